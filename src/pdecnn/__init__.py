@@ -1,0 +1,32 @@
+"""Convolutional networks that are partial differential equations."""
+
+from pdecnn.errors import CheckpointError as CheckpointError
+from pdecnn.errors import ConfigError as ConfigError
+from pdecnn.errors import DataError as DataError
+from pdecnn.errors import DivergedError as DivergedError
+from pdecnn.networks import Classifier as Classifier
+from pdecnn.networks import Connector as Connector
+from pdecnn.networks import Network as Network
+from pdecnn.networks import NetworkConfig as NetworkConfig
+from pdecnn.networks import Opening as Opening
+from pdecnn.networks import Preprocessing as Preprocessing
+from pdecnn.networks import create_model as create_model
+from pdecnn.networks import list_models as list_models
+from pdecnn.networks import register_model as register_model
+from pdecnn.pde import Activation as Activation
+from pdecnn.pde import Block as Block
+from pdecnn.pde import Convolution as Convolution
+from pdecnn.pde import ForwardEuler as ForwardEuler
+from pdecnn.pde import Leapfrog as Leapfrog
+from pdecnn.pde import ResidualLayer as ResidualLayer
+from pdecnn.pde import RungeKutta4 as RungeKutta4
+from pdecnn.pde import SymmetricLayer as SymmetricLayer
+from pdecnn.pde import TotalVariationNorm as TotalVariationNorm
+from pdecnn.pde import Verlet as Verlet
+from pdecnn.pde import pde_coefficients as pde_coefficients
+from pdecnn.pde import pde_terms as pde_terms
+from pdecnn.pde import rediscretize as rediscretize
+from pdecnn.pde import register_activation as register_activation
+from pdecnn.pde import stencil_from_pde_coefficients as stencil_from_pde_coefficients
+
+__version__ = "0.1.0"

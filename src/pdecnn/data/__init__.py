@@ -1,0 +1,31 @@
+"""Readers, splits, batches and augmentation of images (Section 5)."""
+
+from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.batches import epoch_order, evaluation_batches, training_batches
+from pdecnn.data.cifar import read_cifar10, read_cifar100
+from pdecnn.data.digits import read_digits
+from pdecnn.data.image_set import DataSet, ImageSet
+from pdecnn.data.random_numbers import cpu_generator, random_bits, stable_seed, uniform_integers
+from pdecnn.data.registry import DATASETS, needs_folder, read_dataset
+from pdecnn.data.split import balanced_fraction, balanced_split
+
+__all__ = [
+    "DATASETS",
+    "Augmentation",
+    "DataSet",
+    "ImageSet",
+    "balanced_fraction",
+    "balanced_split",
+    "cpu_generator",
+    "epoch_order",
+    "evaluation_batches",
+    "needs_folder",
+    "random_bits",
+    "read_cifar10",
+    "read_cifar100",
+    "read_dataset",
+    "read_digits",
+    "stable_seed",
+    "training_batches",
+    "uniform_integers",
+]

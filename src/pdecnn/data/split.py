@@ -1,0 +1,75 @@
+"""Seeded, class-balanced choices of images, such as the 80/20 split of Section 5."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from pdecnn.data.random_numbers import cpu_generator
+from pdecnn.errors import ConfigError
+
+
+def balanced_split(
+    labels: Tensor, held_out: int | float, *, seed: int, purpose: str = "validation"
+) -> tuple[Tensor, Tensor]:
+    """Indices (kept, held out), disjoint and together all; each sorted, on the CPU.
+
+    `held_out` is a number of images if an int, a fraction in (0, 1) if a float. The held-out
+    part has exactly that many images, rounded half up, and of each class its share to within
+    one image. `purpose` separates splits that have the same seed.
+    """
+    num_labels = len(labels)
+    if isinstance(held_out, float):
+        if not 0 < held_out < 1:
+            raise ConfigError(f"the held-out fraction must be in (0, 1), found {held_out}")
+        num_held_out = _share(num_labels, held_out)
+    else:
+        num_held_out = held_out
+    if not 0 < num_held_out < num_labels:
+        raise ConfigError(
+            f"holding out {num_held_out} of {num_labels} images leaves one part empty; choose "
+            f"1 to {num_labels - 1}"
+        )
+    chosen = _balanced_choice(labels, num_held_out, seed=seed, purpose=purpose)
+    is_kept = torch.ones(num_labels, dtype=torch.bool)
+    is_kept[chosen] = False
+    return is_kept.nonzero().flatten(), chosen
+
+
+def balanced_fraction(labels: Tensor, fraction: float, *, seed: int) -> Tensor:
+    """Sorted indices of this fraction of the images, balanced by class; 1 is all of them."""
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"the fraction of the images must be in (0, 1], found {fraction}")
+    count = _share(len(labels), fraction)
+    if count == 0:
+        raise ConfigError(
+            f"a fraction of {fraction} of {len(labels)} images is no image; choose a larger one"
+        )
+    return _balanced_choice(labels, count, seed=seed, purpose="fraction")
+
+
+def _share(total: int, fraction: float) -> int:
+    return math.floor(total * fraction + 0.5)
+
+
+def _balanced_choice(labels: Tensor, count: int, *, seed: int, purpose: str) -> Tensor:
+    labels = labels.cpu()
+    sizes = [int(size) for size in torch.bincount(labels)]
+    chosen = []
+    for label, quota in enumerate(_largest_remainder(sizes, count)):
+        # One generator a class: what is drawn from a class does not depend on the others.
+        generator = cpu_generator(seed, purpose, label)
+        members = (labels == label).nonzero().flatten()
+        chosen.append(members[torch.randperm(sizes[label], generator=generator)[:quota]])
+    return torch.cat(chosen).sort().values
+
+
+def _largest_remainder(sizes: list[int], count: int) -> list[int]:
+    """Whole numbers that sum to count, each within one of its proportional share."""
+    total = sum(sizes)
+    quotas = [count * size // total for size in sizes]
+    # A stable sort: equal remainders go to the lower class, on every machine.
+    by_remainder = sorted(range(len(sizes)), key=lambda k: -(count * sizes[k] % total))
+    for label in by_remainder[: count - sum(quotas)]:
+        quotas[label] += 1
+    return quotas

@@ -1,0 +1,28 @@
+"""The errors a user can meet, and the helper that names the nearest valid name."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ConfigError(ValueError):
+    """A setting is unknown, out of range, or does not fit another one."""
+
+
+class DataError(ValueError):
+    """A data file, image or label cannot be used."""
+
+
+class CheckpointError(ValueError):
+    """A saved network or run is missing, damaged, or belongs to something else."""
+
+
+class DivergedError(RuntimeError):
+    """A number left the range in which the computation means anything."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
+    """The error for a misspelt name: what was found, the nearest one, and all there are."""
+    names = sorted(known)
+    nearest = get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return ConfigError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})")

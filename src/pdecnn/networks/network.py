@@ -1,0 +1,140 @@
+"""The whole network: opening, blocks and connectors in turn, classifier (Sec. 5)."""
+
+from copy import deepcopy
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.stages import Classifier, Connector, Opening, pool_features
+from pdecnn.pde.block import Block
+from pdecnn.pde.convolution import check_features
+from pdecnn.pde.layers import LAYERS, AbstractLayer
+
+
+class Network(nn.Module):
+    """A classifier of signals, images or volumes whose blocks are discretised PDEs.
+
+    `network(x)` takes standardised images; `network.preprocess(images)` makes them from pixels.
+    Weights are drawn from torch's generator; all steps of a block start equal, where the
+    smoothness regulariser has its minimum.
+    """
+
+    def __init__(self, config: NetworkConfig, preprocessing: Preprocessing | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.preprocessing = Preprocessing() if preprocessing is None else preprocessing
+        channels, dimension = config.channels, config.dimension
+        self.opening = Opening(config.in_channels, channels[0], dimension=dimension)
+        self.blocks = nn.ModuleList(_make_block(config, k) for k in range(config.num_blocks))
+        self.connectors = nn.ModuleList(
+            Connector(old, new, dimension=dimension, pool=k < config.num_blocks - 1)
+            for k, (old, new) in enumerate(pairwise(channels))
+        )
+        self.classifier = Classifier(channels[-1], config.num_classes)
+
+    @property
+    def num_classes(self) -> int:
+        """Outputs of the classifier."""
+        return self.classifier.num_classes
+
+    @property
+    def num_weights(self) -> int:
+        """The number of trainable weights."""
+        return sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Class scores (batch, num_classes) of standardised images."""
+        return self.forward_head(self.forward_features(images))
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """The last connector's output, (batch, channels[-1], *spatial)."""
+        self._check_images(images)
+        features: Tensor = self.opening(images)
+        for block, connector in zip(self.blocks, self.connectors, strict=True):
+            features = connector(block(features))
+        return features
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Class scores of `forward_features`' result, or its mean over the pixels."""
+        if pre_logits:
+            return pool_features(features)
+        scores: Tensor = self.classifier(features)
+        return scores
+
+    def forward_intermediates(self, images: Tensor) -> list[Tensor]:
+        """The features after each block, before its connector."""
+        self._check_images(images)
+        features: Tensor = self.opening(images)
+        intermediates = []
+        for block, connector in zip(self.blocks, self.connectors, strict=True):
+            features = block(features)
+            intermediates.append(features)
+            features = connector(features)
+        return intermediates
+
+    def preprocess(self, images: Tensor) -> Tensor:
+        """Standardised images, on the device and in the dtype of the weights."""
+        weight = self.classifier.weight
+        return self.preprocessing.apply(images.to(weight.device), weight.dtype)
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Replace the classifier by a fresh one; class names are forgotten."""
+        self.config = replace(self.config, num_classes=num_classes)
+        self.preprocessing = replace(self.preprocessing, class_names=None)
+        old = self.classifier.weight
+        self.classifier = Classifier(self.config.channels[-1], num_classes).to(
+            old.device, old.dtype
+        )
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json, model.safetensors, a model card and their SHA-256 to a folder."""
+        from pdecnn.networks.pretrained import save
+
+        save(self, Path(folder))
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> "Network":
+        """Read a network that `save_pretrained` wrote; anything amiss is a CheckpointError."""
+        from pdecnn.networks.pretrained import load
+
+        return load(Path(folder))
+
+    def _check_images(self, images: Tensor) -> None:
+        config = self.config
+        stencil = self.opening.convolution.stencil
+        check_features(images, config.in_channels, config.dimension, stencil)
+        if min(images.shape[2:]) < config.smallest_size:
+            raise ValueError(
+                f"images of size {tuple(images.shape[2:])} are too small: {config.num_blocks} "
+                f"blocks with pooling between them need at least {config.smallest_size} pixels "
+                f"in each dimension; use larger images or fewer blocks"
+            )
+
+
+def _make_block(config: NetworkConfig, index: int) -> Block:
+    integrator = config.resolved_integrator
+    first_step = [_make_layer(config, index) for _ in range(integrator.layers_per_step)]
+    num_steps = config.block_num_steps[index]
+    copies = 1 if config.share_weights else num_steps
+    layers = first_step + [deepcopy(layer) for _ in range(copies - 1) for layer in first_step]
+    return Block(
+        layers,
+        integrator,
+        num_steps=num_steps,
+        step_size=config.block_step_sizes[index],
+        backprop=config.backprop,
+    )
+
+
+def _make_layer(config: NetworkConfig, index: int) -> AbstractLayer:
+    return LAYERS[config.layer](
+        config.resolved_integrator.layer_channels(config.channels[index]),
+        dimension=config.dimension,
+        activation=config.activation,
+        normalization=config.normalization,
+        epsilon=config.epsilon,
+    )

@@ -1,0 +1,125 @@
+"""A network as a folder: config.json, model.safetensors, a model card. No pickle."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+from torch import Tensor
+
+from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.files import MANIFEST, verify_manifest, write_atomically, write_json, write_manifest
+from pdecnn.networks.config import config_from_dict
+from pdecnn.networks.network import Network
+from pdecnn.networks.preprocessing import preprocessing_from_dict
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+FORMAT_VERSION = 1
+
+
+def save(network: Network, folder: Path) -> None:
+    """Write the folder; `Network.save_pretrained`."""
+    config = {
+        "library_name": "pdecnn",
+        "format_version": FORMAT_VERSION,
+        "network": network.config.to_dict(),
+        "preprocessing": network.preprocessing.to_dict(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)  # an interrupted save must not look verified
+    write_json(folder / CONFIG, config)
+    write_atomically(folder / WEIGHTS, serialize(network.state_dict()))
+    write_atomically(folder / CARD, _model_card(network).encode())
+    write_manifest(folder, (CONFIG, WEIGHTS))
+
+
+def load(folder: Path) -> Network:
+    """Read the folder; `Network.from_pretrained`."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder; pass one that save_pretrained wrote")
+    if (folder / MANIFEST).exists():
+        verify_manifest(folder)
+    path = folder / CONFIG
+    try:
+        values = json.loads(path.read_bytes())
+        version = values["format_version"]
+        network_values, preprocessing_values = values["network"], values["preprocessing"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: not a pdecnn config ({error!r})") from error
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: format version {version!r}, but this pdecnn reads {FORMAT_VERSION}; use "
+            f"the version of pdecnn that wrote it"
+        )
+    try:
+        network = Network(
+            config_from_dict(network_values), preprocessing_from_dict(preprocessing_values)
+        )
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    load_weights(network, deserialize(folder / WEIGHTS), folder / WEIGHTS)
+    return network
+
+
+def load_weights(network: Network, tensors: dict[str, Tensor], origin: Path) -> None:
+    """Copy tensors into the network; a CheckpointError names the first that does not fit."""
+    own = network.state_dict()
+    for name in [*own, *tensors]:
+        found = tuple(tensors[name].shape) if name in tensors else None
+        wanted = tuple(own[name].shape) if name in own else None
+        if found != wanted:
+            raise CheckpointError(
+                f"{origin}: belongs to another architecture: {name} has shape {found} in the "
+                f"file but {wanted} in the network"
+            )
+    # Weights come back in the dtype they were saved in; torch would convert in silence.
+    network.to(tensors["classifier.weight"].dtype)
+    network.load_state_dict(tensors)
+
+
+def serialize(tensors: dict[str, Tensor]) -> bytes:
+    """The bytes of a safetensors file."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return safetensors.save(plain, metadata={"format": "pt"})
+
+
+def deserialize(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file; any fault is a CheckpointError."""
+    try:
+        return safetensors.load(path.read_bytes())
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read as safetensors ({error}); restore it from a copy"
+        ) from error
+
+
+def _model_card(network: Network) -> str:
+    config = network.config
+    names = network.preprocessing.class_names
+    return f"""---
+library_name: pdecnn
+license: mit
+tags: [image-classification, pde, {config.integrator}]
+---
+
+# A {config.layer} network stepped by {config.integrator}
+
+A convolutional network that is a discretised partial differential equation (Ruthotto & Haber,
+*Deep Neural Networks Motivated by Partial Differential Equations*): blocks of width
+{", ".join(map(str, config.channels[:-1]))} with {config.num_steps} time steps of size
+{config.step_size}, {network.num_weights:,} trainable weights.
+
+Input: {config.in_channels} channel(s) in {config.dimension}D, standardised by
+`{network.preprocessing.standardize}`. Output: {config.num_classes} classes\
+{": " + ", ".join(names) if names else ""}.
+
+```python
+import pdecnn
+
+network = pdecnn.Network.from_pretrained("FOLDER").eval()
+scores = network(network.preprocess(images))  # images: uint8, (batch, channels, height, width)
+```
+
+Saved with torch {torch.__version__.split("+")[0]}; `config.json` holds every setting.
+"""

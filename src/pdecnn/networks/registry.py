@@ -1,0 +1,93 @@
+"""Networks by name, with timm's manners: create_model, list_models, register_model."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.network import Network
+
+ConfigFunction = Callable[[], NetworkConfig]
+
+# The three dynamics of the paper and the general residual network, each a choice of two axes.
+DYNAMICS: dict[str, dict[str, Any]] = {
+    "resnet": {"layer": "residual", "integrator": "forward_euler"},
+    "parabolic": {"layer": "symmetric", "integrator": "forward_euler"},
+    "hamiltonian": {"layer": "symmetric", "integrator": "verlet"},
+    "second_order": {"layer": "symmetric", "integrator": "leapfrog"},
+}
+# Widths and classes per data set; those of the paper are pinned by its weight counts.
+DATA_SETS: dict[str, dict[str, Any]] = {
+    "digits": {"channels": (16, 32, 32), "in_channels": 1, "num_classes": 10},
+    "stl10": {"channels": (16, 32, 64, 128, 128), "num_classes": 10},
+    "cifar10": {"channels": (32, 64, 112, 112), "num_classes": 10},
+    "cifar100": {"channels": (32, 64, 128, 256), "num_classes": 100},
+}
+
+_MODELS: dict[str, ConfigFunction] = {}
+
+
+def register_model(function: ConfigFunction) -> ConfigFunction:
+    """Make the config a function returns known by the function's name; a decorator."""
+    name = function.__name__
+    if name in _MODELS:
+        raise ConfigError(f"a model named {name!r} is registered already")
+    _MODELS[name] = function
+    return function
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """The names that match a shell pattern such as 'hamiltonian_*'."""
+    return sorted(name for name in _MODELS if fnmatch(name, pattern))
+
+
+def model_config(name: str, **overrides: Any) -> NetworkConfig:
+    """The config of a registered model, with some settings changed."""
+    if name not in _MODELS:
+        raise unknown_name("model", name, _MODELS)
+    known = [field.name for field in fields(NetworkConfig)]
+    for key in overrides:
+        if key not in known:
+            raise unknown_name("network setting", key, known)
+    return replace(_MODELS[name](), **overrides)
+
+
+def create_model(
+    name: str, *, pretrained: str | Path | bool | None = None, **overrides: Any
+) -> Network:
+    """A network by name, fresh or with the weights of a `save_pretrained` folder.
+
+    `overrides` are fields of NetworkConfig. With `pretrained` the architecture must be that of
+    the folder, but for `num_classes`: another number of classes gets a fresh classifier.
+    """
+    network = Network(model_config(name, **overrides))
+    if pretrained is None or pretrained is False:
+        return network
+    if pretrained is True:
+        raise ConfigError(f"no weights are published for {name}; pass pretrained=FOLDER")
+    source = Network.from_pretrained(pretrained)
+    network.preprocessing = source.preprocessing
+    if source.num_classes != network.num_classes:
+        source.reset_classifier(network.num_classes)
+        network.preprocessing = source.preprocessing
+    from pdecnn.networks.pretrained import load_weights
+
+    load_weights(network, source.state_dict(), Path(pretrained))
+    return network
+
+
+def _register_paper_models() -> None:
+    for dynamics, axes in DYNAMICS.items():
+        for data_set, sizes in DATA_SETS.items():
+
+            def config(axes: dict[str, Any] = axes, sizes: dict[str, Any] = sizes) -> NetworkConfig:
+                return NetworkConfig(**axes, **sizes)
+
+            config.__name__ = f"{dynamics}_{data_set}"
+            register_model(config)
+
+
+_register_paper_models()

@@ -1,0 +1,65 @@
+"""What stands around the blocks: opening, connectors and classifier (Sec. 5)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.normalization import make_batch_norm
+
+_AVERAGE_POOL = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+
+
+class Opening(nn.Module):
+    """3-point convolution, batch norm, ReLU: from image channels to the first width."""
+
+    def __init__(self, in_channels: int, channels: int, *, dimension: int = 2) -> None:
+        super().__init__()
+        self.convolution = Convolution(in_channels, channels, dimension=dimension)
+        self.normalization = make_batch_norm(channels, dimension=dimension)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The initial features of the first block."""
+        return torch.relu(self.normalization(self.convolution(images)))
+
+
+class Connector(nn.Module):
+    """1-point convolution, batch norm, ReLU and, but for the last one, average pooling by 2.
+
+    Pooling drops the last row of an odd size.
+    """
+
+    def __init__(
+        self, channels: int, new_channels: int, *, dimension: int = 2, pool: bool = True
+    ) -> None:
+        super().__init__()
+        self.convolution = Convolution(channels, new_channels, stencil_size=1, dimension=dimension)
+        self.normalization = make_batch_norm(new_channels, dimension=dimension)
+        self.pool = pool
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The features of the next block."""
+        features = torch.relu(self.normalization(self.convolution(features)))
+        return _AVERAGE_POOL[features.dim() - 2](features, 2) if self.pool else features
+
+
+class Classifier(nn.Module):
+    """W y + mu on the mean y of the features over all pixels (eq. 4)."""
+
+    def __init__(self, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.num_classes = num_classes
+        self.weight = nn.Parameter(torch.empty(num_classes, channels))
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+        with torch.no_grad():
+            self.weight.normal_(0, 0.1).clamp_(-0.2, 0.2)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Class scores of features (batch, channels, *spatial)."""
+        return functional.linear(pool_features(features), self.weight, self.bias)
+
+
+def pool_features(features: Tensor) -> Tensor:
+    """The mean over all pixels, which makes the network translation-invariant."""
+    return features.flatten(2).mean(2)

@@ -1,0 +1,92 @@
+"""Activations sigma with what the theory needs of them: slope range and antiderivative."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.errors import ConfigError, unknown_name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Activation:
+    """A function applied to every number, sigma in eqs. 1 and 7."""
+
+    name: str
+    """How configs refer to it."""
+    function: Callable[[Tensor], Tensor]
+    """sigma itself: elementwise, deterministic and without weights."""
+    slope_range: tuple[float, float] | None = None
+    """Smallest and largest slope; None: unknown, so nothing is guaranteed (Theorem 1)."""
+    antiderivative: Callable[[Tensor], Tensor] | None = None
+    """Phi with Phi' = sigma and Phi(0) = 0; None: unknown, so no energy is defined."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigError(f"an activation must be callable, found {self.function!r}")
+        if isinstance(self.function, nn.Module) and any(True for _ in self.function.parameters()):
+            raise ConfigError(
+                f"activation {self.name!r} has weights of its own, which no layer would train; "
+                f"pass a function without weights"
+            )
+        if self.slope_range is not None and not self.slope_range[0] <= self.slope_range[1]:
+            raise ConfigError(f"slope_range must be (smallest, largest), found {self.slope_range}")
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """sigma(values)."""
+        return self.function(values)
+
+
+def _identity(values: Tensor) -> Tensor:
+    return values
+
+
+def _log_cosh(values: Tensor) -> Tensor:
+    # log cosh x = |x| + log((1 + exp(-2|x|))/2) does not overflow.
+    magnitude = values.abs()
+    return magnitude + torch.log1p(torch.expm1(-2 * magnitude) / 2)
+
+
+RELU = Activation(
+    name="relu",
+    function=torch.relu,
+    slope_range=(0.0, 1.0),
+    antiderivative=lambda x: x.clamp(min=0).square() / 2,
+)
+TANH = Activation(
+    name="tanh", function=torch.tanh, slope_range=(0.0, 1.0), antiderivative=_log_cosh
+)
+IDENTITY = Activation(
+    name="identity",
+    function=_identity,
+    slope_range=(1.0, 1.0),
+    antiderivative=lambda x: x.square() / 2,
+)
+
+_ACTIVATIONS = {activation.name: activation for activation in (RELU, TANH, IDENTITY)}
+
+
+def register_activation(activation: Activation) -> Activation:
+    """Make an activation known by its name, so that configs can hold it."""
+    if activation.name in _ACTIVATIONS:
+        raise ConfigError(f"an activation named {activation.name!r} is registered already")
+    _ACTIVATIONS[activation.name] = activation
+    return activation
+
+
+def list_activations() -> list[str]:
+    """The names of all registered activations."""
+    return sorted(_ACTIVATIONS)
+
+
+def resolve_activation(activation: str | Activation | Callable[[Tensor], Tensor]) -> Activation:
+    """The activation of that name, or any callable as an activation of unknown slopes."""
+    if isinstance(activation, Activation):
+        return activation
+    if isinstance(activation, str):
+        if activation not in _ACTIVATIONS:
+            raise unknown_name("activation", activation, _ACTIVATIONS)
+        return _ACTIVATIONS[activation]
+    name = getattr(activation, "__name__", type(activation).__name__)
+    return Activation(name=name, function=activation)

@@ -1,0 +1,215 @@
+"""What is kept for the gradient of a block: all, some, or one state (Sec. 3.2).
+
+stored        every intermediate result, as PyTorch does by itself
+checkpointed  O(sqrt N) states; each segment is computed again when its gradient is due
+reversible    the final state; earlier ones are computed backwards, up to rounding
+exact         the same on a grid where going back is exact to the last bit
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from math import ceil, sqrt
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pdecnn.pde.grid import Grid, largest_magnitude
+from pdecnn.pde.integrators import (
+    AbstractIntegrator,
+    AbstractReversibleIntegrator,
+    Layers,
+    State,
+)
+from pdecnn.pde.normalization import BATCH_NORMS
+
+BACKPROP_MODES = ("stored", "checkpointed", "reversible", "exact")
+REVERSING_MODES = ("reversible", "exact")
+
+Slots = dict[int, dict[str, int]]
+"""For each layer, by identity, the place of each of its weights among the block's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeStepping:
+    """Everything a backprop mode needs to know of a block."""
+
+    integrator: AbstractIntegrator
+    steps: tuple[Layers, ...]
+    """The layers of each step, in time order."""
+    step_size: float
+    grid: Grid | None
+
+    def round(self, increment: Tensor) -> Tensor:
+        """The increment as it is added to the state."""
+        return increment if self.grid is None else self.grid.round(increment)
+
+    def advance(self, state: State, steps: Sequence[Layers]) -> Iterator[State]:
+        """Yield the state after each of the given steps; raise at the end if it left the grid."""
+        extents = [] if self.grid is None else [largest_magnitude(part) for part in state]
+        for layers in steps:
+            if self.grid is None:
+                state = self.integrator.step(layers, state, self.step_size)
+            else:
+                integrator = cast(AbstractReversibleIntegrator, self.integrator)
+                state = integrator.step(layers, state, self.step_size, rounding=self.grid.round)
+                extents.extend(largest_magnitude(part) for part in state)
+            yield state
+        if self.grid is not None:
+            self.grid.check_extent(torch.stack(extents).amax(), state[0].dtype)
+
+
+def propagate_stored(stepping: TimeStepping, state: State) -> State:
+    """All steps under PyTorch's own bookkeeping."""
+    for later in stepping.advance(state, stepping.steps):
+        state = later
+    return state
+
+
+def propagate_checkpointed(stepping: TimeStepping, state: State) -> State:
+    """About sqrt(N) segments of sqrt(N) steps, each computed again during backward."""
+    length = ceil(sqrt(len(stepping.steps)))
+    for begin in range(0, len(stepping.steps), length):
+        segment = stepping.steps[begin : begin + length]
+
+        def run(*state: Tensor, segment: tuple[Layers, ...] = segment) -> State:
+            for later in stepping.advance(state, segment):
+                state = later
+            return state
+
+        def contexts(segment: tuple[Layers, ...] = segment) -> tuple[Any, Any]:
+            return nullcontext(), _frozen_statistics(segment)
+
+        state = checkpoint(run, *state, use_reentrant=False, context_fn=contexts)
+    return state
+
+
+def propagate_reversible(stepping: TimeStepping, state: State) -> State:
+    """All steps as one function that keeps only the final state and the weights."""
+    weights = _distinct_weights(stepping)
+    final: State = _ReversibleSteps.apply(  # type: ignore[no-untyped-call]
+        stepping, weights.slots, len(state), *state, *weights.tensors
+    )
+    return final
+
+
+PROPAGATE: dict[str, Callable[[TimeStepping, State], State]] = {
+    "stored": propagate_stored,
+    "checkpointed": propagate_checkpointed,
+    "reversible": propagate_reversible,
+    "exact": propagate_reversible,
+}
+
+
+class _ReversibleSteps(torch.autograd.Function):
+    """The steps of a reversible integrator with O(1) memory in their number.
+
+    Backward walks the shears in the opposite order. Each layer is evaluated once: its value
+    undoes the shear and its graph gives the vector-Jacobian products.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, stepping: TimeStepping, slots: Slots, num_components: int, *tensors: Tensor
+    ) -> State:
+        state, weights = tensors[:num_components], tensors[num_components:]
+        ctx.stepping, ctx.slots, ctx.num_components = stepping, slots, num_components
+        ctx.autocast = _autocast_settings(state[0].device.type)
+        final = propagate_stored(stepping, state)
+        ctx.save_for_backward(*final, *weights)
+        return final
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "second derivatives through backprop='reversible' or 'exact' are not available; "
+                "use backprop='stored' or 'checkpointed' where create_graph=True is needed"
+            )
+        stepping: TimeStepping = ctx.stepping
+        integrator = cast(AbstractReversibleIntegrator, stepping.integrator)
+        num_components: int = ctx.num_components
+        saved: tuple[Tensor, ...] = ctx.saved_tensors
+        state, weights = list(saved[:num_components]), saved[num_components:]
+        needed = ctx.needs_input_grad[3 + num_components :]
+        state_gradients = list(gradients)
+        weight_gradients: list[Tensor | None] = [None] * len(weights)
+        for layers in reversed(stepping.steps):
+            for shear in reversed(integrator.shears(layers)):
+                names = {} if shear.layer is None else ctx.slots[id(shear.layer)]
+                # Fresh leaves: on the originals a nested gradient would run users' hooks twice.
+                leaves = {
+                    name: weights[slot].detach().requires_grad_(needed[slot])
+                    for name, slot in names.items()
+                }
+                with torch.enable_grad(), torch.autocast(**ctx.autocast):
+                    source = state[shear.source].detach().requires_grad_()
+                    increment = shear.increment(source, stepping.step_size, leaves)
+                rounded = stepping.round(increment.detach())
+                state[shear.target] = state[shear.target] - rounded
+                trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+                source_gradient, *layer_gradients = torch.autograd.grad(
+                    increment,
+                    (source, *trained.values()),
+                    state_gradients[shear.target],
+                    allow_unused=True,
+                )
+                if source_gradient is not None:
+                    state_gradients[shear.source] = state_gradients[shear.source] + source_gradient
+                for name, gradient in zip(trained, layer_gradients, strict=True):
+                    slot = names[name]
+                    previous = weight_gradients[slot]
+                    weight_gradients[slot] = gradient if previous is None else previous + gradient
+        return None, None, None, *state_gradients, *weight_gradients
+
+
+class _Weights(NamedTuple):
+    tensors: list[Tensor]
+    slots: Slots
+
+
+def _distinct_weights(stepping: TimeStepping) -> _Weights:
+    """Each weight of the block once, though steps may share layers, and who uses which."""
+    tensors: list[Tensor] = []
+    slot_of: dict[int, int] = {}
+    slots: Slots = {}
+    for layers in stepping.steps:
+        for layer in layers:
+            for name, weight in layer.named_parameters():
+                if id(weight) not in slot_of:
+                    slot_of[id(weight)] = len(tensors)
+                    tensors.append(weight)
+                slots.setdefault(id(layer), {})[name] = slot_of[id(weight)]
+            slots.setdefault(id(layer), {})
+    return _Weights(tensors, slots)
+
+
+def _autocast_settings(device_type: str) -> dict[str, Any]:
+    """The arguments with which torch.autocast restores what holds now."""
+    return {
+        "device_type": device_type,
+        "enabled": torch.is_autocast_enabled(device_type),
+        "dtype": torch.get_autocast_dtype(device_type),
+        "cache_enabled": torch.is_autocast_cache_enabled(),
+    }
+
+
+@contextmanager
+def _frozen_statistics(steps: Sequence[Layers]) -> Iterator[None]:
+    """Recompute batch norms as they were without counting the batch a second time."""
+    norms = [
+        part
+        for layers in steps
+        for layer in layers
+        for part in layer.modules()
+        if isinstance(part, BATCH_NORMS) and part.training and part.track_running_stats
+    ]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True

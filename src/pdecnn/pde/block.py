@@ -1,0 +1,206 @@
+"""A block: layers in time, an integrator, and what is kept for the gradient (Sec. 3)."""
+
+from collections.abc import Sequence
+from math import isfinite
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.pde.backprop import BACKPROP_MODES, PROPAGATE, REVERSING_MODES, TimeStepping
+from pdecnn.pde.convolution import check_features
+from pdecnn.pde.grid import Grid
+from pdecnn.pde.integrators import (
+    AbstractIntegrator,
+    AbstractReversibleIntegrator,
+    Layers,
+    State,
+    resolve_integrator,
+)
+from pdecnn.pde.layers import AbstractLayer
+from pdecnn.pde.normalization import BATCH_NORMS
+
+
+class Block(nn.Module):
+    """Y(T) from Y(0) by `num_steps` time steps of `step_size` (eqs. 3, 8, 10, 11).
+
+    `layers` are in time order, `integrator.layers_per_step` for each step. The layers of a
+    single step together with `num_steps` mean that all steps share them: weights constant in
+    time. The state is float32 or wider whatever the layers compute in. `grid_bits` keeps it on
+    the multiples of 2^-grid_bits; it is 12 in mode 'exact' unless said otherwise, and may be set
+    in 'stored' and 'checkpointed' to have the very network that 'exact' computes.
+
+    theta(t_j) -> `layers`, dt -> `step_size`, N -> `num_steps`, T -> `final_time`.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        integrator: str | AbstractIntegrator,
+        *,
+        step_size: float = 1.0,
+        num_steps: int | None = None,
+        backprop: str = "stored",
+        grid_bits: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.integrator = resolve_integrator(integrator)
+        self.layers = nn.ModuleList(layers)
+        self.step_size = _checked_step_size(step_size)
+        self.num_steps = _checked_num_steps(num_steps, len(layers), self.integrator)
+        check_backprop(backprop, self.integrator)
+        self.backprop = backprop
+        self.grid = _checked_grid(grid_bits, backprop, self.integrator)
+        _check_layers(layers, self.integrator)
+
+    @property
+    def final_time(self) -> float:
+        """T = num_steps * step_size."""
+        return self.num_steps * self.step_size
+
+    @property
+    def steps(self) -> tuple[Layers, ...]:
+        """The layers of each step, in time order."""
+        width = self.integrator.layers_per_step
+        distinct = [
+            tuple(self.layers[begin : begin + width]) for begin in range(0, len(self.layers), width)
+        ]
+        return tuple(distinct * (self.num_steps // len(distinct)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The features at the final time, in the dtype they came in."""
+        return self.integrator.finish(self.propagate(features)).to(features.dtype)
+
+    def propagate(self, features: Tensor) -> State:
+        """The state at the final time, differentiated as `backprop` says."""
+        return PROPAGATE[self.backprop](self._stepping(), self._start(features))
+
+    def trajectory(self, features: Tensor) -> list[State]:
+        """All num_steps + 1 states, from the initial to the final one."""
+        start = self._start(features)
+        stepping = self._stepping()
+        return [start, *stepping.advance(start, stepping.steps)]
+
+    def reverse(self, state: State) -> Tensor:
+        """The features from which `propagate` reaches `state`.
+
+        In mode 'exact' bit for bit (the features rounded to the grid), else up to rounding.
+        """
+        integrator = self.integrator
+        if not isinstance(integrator, AbstractReversibleIntegrator):
+            raise ConfigError(
+                f"{integrator.name} steps cannot be undone; reversal needs a hyperbolic block, "
+                f"with integrator 'verlet' or 'leapfrog'"
+            )
+        if not isinstance(state, tuple) or len(state) != 2:
+            raise ValueError(
+                f"reverse takes the state that propagate returns, a pair of tensors; found "
+                f"{type(state).__name__}"
+            )
+        stepping = self._stepping()
+        if self.grid is not None:
+            self.grid.check_state(state)
+        for layers in reversed(self.steps):
+            state = integrator.step_back(layers, state, self.step_size, rounding=stepping.round)
+        return integrator.finish(state)
+
+    def extra_repr(self) -> str:
+        """The arguments that define the block, layers aside."""
+        return (
+            f"integrator={self.integrator.name}, step_size={self.step_size}, "
+            f"num_steps={self.num_steps}, backprop={self.backprop}"
+        )
+
+    def _stepping(self) -> TimeStepping:
+        return TimeStepping(self.integrator, self.steps, self.step_size, self.grid)
+
+    def _start(self, features: Tensor) -> State:
+        first = self.layers[0]
+        if isinstance(first, AbstractLayer):
+            channels = features.shape[1] if features.dim() > 1 else 0
+            check_features(features, channels, first.dimension, first.convolution.stencil)
+            if self.integrator.layer_channels(channels) != first.channels:
+                raise ValueError(
+                    f"features of {channels} channels do not fit layers of {first.channels} "
+                    f"channels under {self.integrator.name}"
+                )
+        wide = features.to(torch.promote_types(features.dtype, torch.float32))
+        if self.grid is None:
+            return self.integrator.start(wide, self.steps[0], self.step_size)
+        state = self.integrator.start(self.grid.round(wide), self.steps[0], self.step_size)
+        return tuple(self.grid.round(component) for component in state)
+
+
+def _checked_step_size(step_size: float) -> float:
+    if not (isinstance(step_size, int | float) and isfinite(step_size) and step_size > 0):
+        raise ConfigError(f"step_size must be a positive number, found {step_size!r}")
+    return float(step_size)
+
+
+def _checked_num_steps(
+    num_steps: int | None, num_layers: int, integrator: AbstractIntegrator
+) -> int:
+    width = integrator.layers_per_step
+    if num_layers == 0 or num_layers % width:
+        raise ConfigError(
+            f"{integrator.name} uses {width} layer(s) a step, so a block needs a positive "
+            f"multiple of {width}; found {num_layers} layers"
+        )
+    if num_steps is None:
+        return num_layers // width
+    if num_steps < 1:
+        raise ConfigError(f"a block needs at least 1 step, found num_steps={num_steps}")
+    if num_layers not in (width, width * num_steps):
+        raise ConfigError(
+            f"{num_steps} steps of {integrator.name} need {width * num_steps} layers, or {width} "
+            f"shared by all steps; found {num_layers}"
+        )
+    return num_steps
+
+
+def check_backprop(backprop: str, integrator: AbstractIntegrator) -> None:
+    """Refuse unknown modes, and reversal of what cannot be reversed."""
+    if backprop not in BACKPROP_MODES:
+        raise unknown_name("backprop mode", backprop, BACKPROP_MODES)
+    if backprop in REVERSING_MODES and not integrator.reversible:
+        raise ConfigError(
+            f"backprop={backprop!r} needs a reversible integrator such as 'verlet' or "
+            f"'leapfrog', but {integrator.name} steps cannot be undone; use 'stored' or "
+            f"'checkpointed'"
+        )
+
+
+def _checked_grid(
+    grid_bits: int | None, backprop: str, integrator: AbstractIntegrator
+) -> Grid | None:
+    if grid_bits is None:
+        return Grid() if backprop == "exact" else None
+    if not integrator.reversible or backprop == "reversible":
+        raise ConfigError(
+            f"grid_bits={grid_bits} has no use with backprop={backprop!r} and "
+            f"{integrator.name}; it needs a reversible integrator and 'exact', or 'stored' or "
+            f"'checkpointed' for comparison"
+        )
+    return Grid(grid_bits)
+
+
+def refuse_batch_norm(integrator: AbstractIntegrator) -> None:
+    """Refuse batch norm where states are to be computed backwards."""
+    if integrator.reversible:
+        raise ConfigError(
+            f"batch norm in a reversible block ({integrator.name}) is refused: recomputed states "
+            f"would differ and running statistics would be updated twice; use "
+            f"normalization='tv' or 'none'"
+        )
+
+
+def _check_layers(layers: Sequence[nn.Module], integrator: AbstractIntegrator) -> None:
+    if any(isinstance(part, BATCH_NORMS) for layer in layers for part in layer.modules()):
+        refuse_batch_norm(integrator)
+    kinds = {
+        (layer.channels, layer.dimension) for layer in layers if isinstance(layer, AbstractLayer)
+    }
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"all layers of a block must have the same channels and dimension, found {kinds}"
+        )

@@ -1,0 +1,181 @@
+"""The linear operator K(theta): a zero-padded convolution and its exact adjoint (eq. 2)."""
+
+from collections.abc import Sequence
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pdecnn.errors import ConfigError
+
+_CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+_CONVOLVE_TRANSPOSED = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+# norm_bound is computed in float64; this margin keeps it an upper bound after rounding.
+_ROUNDING_MARGIN = 1 + 1e-12
+
+
+class Convolution(nn.Module):
+    """K(theta): every output channel is a sum of convolved input channels (eq. 2).
+
+    `convolution(x)` is K x and `convolution.adjoint(y)` is K^T y, from the same weights, so that
+    <K x, y> = <x, K^T y> up to rounding. As everywhere in PyTorch the "convolution" is a
+    cross-correlation. Features are zero outside the image and keep their size.
+
+    theta -> `stencil`, of shape (out_channels, in_channels, *stencil_size).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        stencil_size: int | Sequence[int] = 3,
+        dimension: int = 2,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_dimension(dimension)
+        if in_channels < 1 or out_channels < 1:
+            raise ConfigError(
+                f"a convolution needs at least 1 channel in and out, found {in_channels} in "
+                f"and {out_channels} out"
+            )
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.dimension = dimension
+        self.stencil_size = _stencil_size(stencil_size, dimension)
+        self.padding = tuple(size // 2 for size in self.stencil_size)
+        shape = (out_channels, in_channels, *self.stencil_size)
+        self.stencil = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw theta ~ N(0, 2/(k^d c_out)), clamped at two standard deviations."""
+        deviation = sqrt(2 * self.in_channels / self.stencil.numel())
+        with torch.no_grad():
+            self.stencil.normal_(0, deviation).clamp_(-2 * deviation, 2 * deviation)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """K features."""
+        check_features(features, self.in_channels, self.dimension, self.stencil)
+        convolve = _CONVOLVE[self.dimension]
+        return convolve(features, self.stencil, padding=self.padding)
+
+    def adjoint(self, features: Tensor) -> Tensor:
+        """K^T features."""
+        check_features(features, self.out_channels, self.dimension, self.stencil)
+        convolve_transposed = _CONVOLVE_TRANSPOSED[self.dimension]
+        return convolve_transposed(features, self.stencil, padding=self.padding)
+
+    @torch.no_grad()
+    def norm_bound(self, size: Sequence[int]) -> float:
+        """An upper bound of |K|, the largest singular value of K on images of `size`.
+
+        K is a compression of the circular convolution on any grid of at least
+        size + stencil radius points, whose norm is the largest singular value of its
+        (out_channels x in_channels) symbol over the frequencies.
+        """
+        self._check_size(size)
+        grid = [
+            max(n + radius, 2 * radius + 1) for n, radius in zip(size, self.padding, strict=True)
+        ]
+        axes = tuple(range(2, 2 + self.dimension))
+        symbol = torch.fft.rfftn(self.stencil.detach().double(), s=grid, dim=axes)
+        matrices = symbol.flatten(2).permute(2, 0, 1)  # (frequency, out, in)
+        return float(torch.linalg.svdvals(matrices).amax()) * _ROUNDING_MARGIN
+
+    @torch.no_grad()
+    def norm_estimate(self, size: Sequence[int], *, num_iterations: int = 100) -> float:
+        """An estimate of |K| from below, by power iteration on K^T K in float64.
+
+        Costs two convolutions an iteration and is never above |K| (but for rounding). The
+        starting image is fixed, so that equal weights give equal estimates.
+        """
+        self._check_size(size)
+        if num_iterations < 1:
+            raise ConfigError(f"num_iterations must be at least 1, found {num_iterations}")
+        stencil = self.stencil.detach().double()
+        generator = torch.Generator().manual_seed(0)
+        shape = (1, self.in_channels, *size)
+        image = torch.randn(shape, generator=generator, dtype=torch.float64).to(stencil.device)
+        estimate = 0.0
+        for _ in range(num_iterations):
+            image = image / image.norm()
+            filtered = _CONVOLVE[self.dimension](image, stencil, padding=self.padding)
+            estimate = float(filtered.norm())
+            if estimate == 0:
+                break
+            image = _CONVOLVE_TRANSPOSED[self.dimension](filtered, stencil, padding=self.padding)
+        return estimate
+
+    def extra_repr(self) -> str:
+        """The arguments that define the operator."""
+        return (
+            f"{self.in_channels}, {self.out_channels}, stencil_size={self.stencil_size}, "
+            f"dimension={self.dimension}"
+        )
+
+    def _check_size(self, size: Sequence[int]) -> None:
+        if len(size) != self.dimension or min(size) < 1:
+            raise ValueError(
+                f"size must name {self.dimension} positive image sizes, found {tuple(size)}"
+            )
+
+
+def check_dimension(dimension: int) -> None:
+    """Refuse anything but 1 (signals), 2 (images) and 3 (volumes) dimensions."""
+    if dimension not in (1, 2, 3):
+        raise ConfigError(f"dimension must be 1, 2 or 3, found {dimension!r}")
+
+
+def check_features(features: Tensor, channels: int, dimension: int, weight: Tensor) -> None:
+    """Refuse features that cannot meet `weight`: wrong rank, channels, device or dtype."""
+    if features.dim() != dimension + 2:
+        spatial = {1: "length", 2: "height, width", 3: "depth, height, width"}[dimension]
+        raise ValueError(
+            f"features must have axes (batch, channels, {spatial}), found shape "
+            f"{tuple(features.shape)}; add or remove axes, or change dimension={dimension}"
+        )
+    if features.shape[1] != channels:
+        raise ValueError(
+            f"features must have {channels} channels, found {features.shape[1]} in shape "
+            f"{tuple(features.shape)}"
+        )
+    if features.device != weight.device:
+        raise ValueError(
+            f"features are on {features.device} but the weights on {weight.device}; move one "
+            f"with .to(...)"
+        )
+    if not _dtypes_agree(features, weight):
+        raise ValueError(
+            f"features are {features.dtype} but the weights {weight.dtype}; convert one with "
+            f".to(dtype), or compute under torch.autocast"
+        )
+
+
+def _dtypes_agree(features: Tensor, weight: Tensor) -> bool:
+    if features.dtype == weight.dtype:
+        return True
+    # Autocast converts every floating type but float64.
+    convertible = features.is_floating_point() and features.dtype != torch.float64
+    return (
+        convertible
+        and weight.dtype != torch.float64
+        and torch.is_autocast_enabled(features.device.type)
+    )
+
+
+def _stencil_size(stencil_size: int | Sequence[int], dimension: int) -> tuple[int, ...]:
+    sizes = (stencil_size,) * dimension if isinstance(stencil_size, int) else tuple(stencil_size)
+    if len(sizes) != dimension or any(size < 1 or size % 2 == 0 for size in sizes):
+        raise ConfigError(
+            f"stencil_size must be odd and positive in each of {dimension} dimensions, so that "
+            f"the stencil has a centre; found {stencil_size!r}"
+        )
+    return sizes

@@ -1,0 +1,76 @@
+"""The grid on which reversal is exact: fixed-point numbers held in floating point (Sec. 3.2).
+
+Multiples of 2^-k are added and subtracted without rounding as long as the results stay within
+2^(p-k), p the number of bits of the significand. Rounding every increment to the grid therefore
+makes a shear an exact bijection (Levesque & Verlet 1993, bit-reversible molecular dynamics).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pdecnn.errors import ConfigError, DivergedError
+
+_SIGNIFICAND_BITS = {torch.float32: 24, torch.float64: 53}
+
+
+class _RoundStraightThrough(torch.autograd.Function):
+    """Round to multiples of 1/scale; the gradient is that of the identity."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, scale: float) -> Tensor:
+        del ctx
+        return (values * scale).round() / scale
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        del ctx
+        return gradients[0], None
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The multiples of 2^-bits."""
+
+    bits: int = 12
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bits, int) or not 1 <= self.bits <= 22:
+            raise ConfigError(f"grid_bits must be a whole number from 1 to 22, found {self.bits}")
+
+    def round(self, values: Tensor) -> Tensor:
+        """The nearest grid points, differentiated straight through."""
+        rounded: Tensor = _RoundStraightThrough.apply(values, float(2**self.bits))  # type: ignore[no-untyped-call]
+        return rounded
+
+    def limit(self, dtype: torch.dtype) -> float:
+        """The magnitude up to which sums of grid points are exact."""
+        return float(2 ** (_SIGNIFICAND_BITS[dtype] - self.bits))
+
+    def check_extent(self, extent: Tensor, dtype: torch.dtype) -> None:
+        """Raise if `extent`, the largest magnitude a state has had, is beyond the limit or NaN."""
+        limit, largest = self.limit(dtype), float(extent)
+        if not largest <= limit:
+            raise DivergedError(
+                f"the state left the range of exact reversal: largest magnitude {largest:.4g}, "
+                f"limit {limit:.4g} with grid_bits={self.bits}; use a smaller step_size, a "
+                f"normalisation, fewer grid_bits, or backprop='checkpointed'"
+            )
+
+    def check_state(self, state: tuple[Tensor, ...]) -> None:
+        """Raise unless every component lies on the grid and in range, as exact reversal needs."""
+        for component in state:
+            self.check_extent(largest_magnitude(component), component.dtype)
+            if not torch.equal(component, self.round(component.detach())):
+                raise ValueError(
+                    f"exact reversal needs a state on the grid 2^-{self.bits}, such as "
+                    f"propagate returns; round it with Grid({self.bits}).round(state) first"
+                )
+
+
+def largest_magnitude(values: Tensor) -> Tensor:
+    """max |values| as a tensor on the device; NaN if any value is."""
+    largest: Tensor = torch.linalg.vector_norm(values.detach(), ord=float("inf"))
+    return largest

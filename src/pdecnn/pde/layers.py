@@ -1,0 +1,118 @@
+"""The spatial operator F: the general residual layer (eq. 1) and the symmetric one (eq. 7)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.pde.activations import Activation, resolve_activation
+from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.normalization import make_normalization
+
+
+class AbstractLayer(nn.Module, ABC):
+    """A right-hand side F: features -> features of the same shape, made of K, N and sigma."""
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        hidden_channels: int | None = None,
+        stencil_size: int | Sequence[int] = 3,
+        dimension: int = 2,
+        activation: str | Activation | Callable[[Tensor], Tensor] = "relu",
+        normalization: str = "tv",
+        affine: bool | None = None,
+        epsilon: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        self.channels = channels
+        self.hidden_channels = channels if hidden_channels is None else hidden_channels
+        self.dimension = dimension
+        self.activation = resolve_activation(activation)
+        self.convolution = Convolution(
+            channels, self.hidden_channels, stencil_size=stencil_size, dimension=dimension
+        )
+        self.normalization_name = normalization
+        self.normalization = make_normalization(
+            normalization,
+            self.hidden_channels,
+            dimension=dimension,
+            epsilon=epsilon,
+            affine=affine,
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return self.convolution.stencil.dtype
+
+    def pre_activation(self, features: Tensor) -> Tensor:
+        """N(K features), what the activation is applied to."""
+        normalized: Tensor = self.normalization(self.convolution(features))
+        return normalized
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Tensor:
+        """F(features)."""
+
+
+class SymmetricLayer(AbstractLayer):
+    """F_sym(Y) = -K^T sigma(N(K Y)) (eq. 7).
+
+    Without normalisation and with a non-decreasing sigma its Jacobian -K^T D K is symmetric and
+    negative semi-definite: F_sym is monotone (Theorem 1). With sigma = identity, no
+    normalisation and K a discrete gradient it is the Laplacian.
+
+    K -> `convolution` (channels -> hidden_channels), N -> `normalization`,
+    sigma -> `activation`.
+    """
+
+    def forward(self, features: Tensor) -> Tensor:
+        """F_sym(features)."""
+        return -self.convolution.adjoint(self.activation(self.pre_activation(features)))
+
+
+class ResidualLayer(AbstractLayer):
+    """F(Y) = K2 sigma(N(K1 Y)) (eq. 1), the layer of a general residual network.
+
+    Nothing is known of its Jacobian K2 D K1, hence nothing of its stability.
+
+    K1 -> `convolution` (channels -> hidden_channels), K2 -> `output_convolution` (back),
+    N -> `normalization`, sigma -> `activation`.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        hidden_channels: int | None = None,
+        stencil_size: int | Sequence[int] = 3,
+        dimension: int = 2,
+        activation: str | Activation | Callable[[Tensor], Tensor] = "relu",
+        normalization: str = "tv",
+        affine: bool | None = None,
+        epsilon: float = 1e-3,
+    ) -> None:
+        super().__init__(
+            channels,
+            hidden_channels=hidden_channels,
+            stencil_size=stencil_size,
+            dimension=dimension,
+            activation=activation,
+            normalization=normalization,
+            affine=affine,
+            epsilon=epsilon,
+        )
+        self.output_convolution = Convolution(
+            self.hidden_channels, channels, stencil_size=stencil_size, dimension=dimension
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """F(features)."""
+        filtered: Tensor = self.output_convolution(self.activation(self.pre_activation(features)))
+        return filtered
+
+
+LAYERS: dict[str, type[AbstractLayer]] = {"symmetric": SymmetricLayer, "residual": ResidualLayer}

@@ -1,0 +1,78 @@
+"""Normalisations N: total variation (eq. 9), batch norm, or none with an optional affine part."""
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.errors import ConfigError, unknown_name
+
+NORMALIZATIONS = ("none", "tv", "batch")
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BATCH_NORM_EPSILON = 1e-4
+
+
+class ChannelAffine(nn.Module):
+    """A scale and a bias for each channel: y -> s y + b, starting as the identity."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.scale = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """S features + bias, in the features' dtype."""
+        shape = (-1, *(1,) * (features.dim() - 2))
+        return (features * self.scale.view(shape) + self.bias.view(shape)).to(features.dtype)
+
+
+class TotalVariationNorm(nn.Module):
+    """N_tv(y) = s y / sqrt(A y^2 + epsilon) + b, A the sum over the channels at a pixel (eq. 9).
+
+    The sum of squares is taken in float32 at least, so that half precision neither overflows
+    nor loses epsilon; the result has the input's dtype. At y = 0 value and gradient are finite,
+    the slope being s/sqrt(epsilon). Not monotone once followed by ReLU and its affine part: a
+    layer with it has no guaranteed step bound.
+    """
+
+    def __init__(self, channels: int, *, epsilon: float = 1e-3, affine: bool = True) -> None:
+        super().__init__()
+        if not epsilon > 0:
+            raise ConfigError(f"epsilon must be positive, found {epsilon}")
+        self.channels = channels
+        self.epsilon = epsilon
+        self.affine = ChannelAffine(channels) if affine else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        """N_tv of features (batch, channels, *spatial)."""
+        if features.dim() < 2 or features.shape[1] != self.channels:
+            raise ValueError(
+                f"features must have shape (batch, {self.channels}, ...), found "
+                f"{tuple(features.shape)}"
+            )
+        wide = features.to(torch.promote_types(features.dtype, torch.float32))
+        normalized = wide * torch.rsqrt(wide.square().sum(1, keepdim=True) + self.epsilon)
+        if self.affine is not None:
+            normalized = self.affine(normalized)
+        return normalized.to(features.dtype)
+
+    def extra_repr(self) -> str:
+        """The arguments that define the normalisation."""
+        return f"{self.channels}, epsilon={self.epsilon}, affine={self.affine is not None}"
+
+
+def make_normalization(
+    name: str, channels: int, *, dimension: int, epsilon: float, affine: bool | None
+) -> nn.Module:
+    """The normalisation of that name; `affine=None` means: with weights unless it is none."""
+    if name == "tv":
+        return TotalVariationNorm(channels, epsilon=epsilon, affine=affine is not False)
+    if name == "batch":
+        return make_batch_norm(channels, dimension=dimension, affine=affine is not False)
+    if name == "none":
+        return ChannelAffine(channels) if affine else nn.Identity()
+    raise unknown_name("normalization", name, NORMALIZATIONS)
+
+
+def make_batch_norm(channels: int, *, dimension: int, affine: bool = True) -> nn.Module:
+    """Batch norm with the constants of the authors' code."""
+    return BATCH_NORMS[dimension - 1](channels, eps=BATCH_NORM_EPSILON, momentum=0.1, affine=affine)
