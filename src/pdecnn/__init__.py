@@ -4,6 +4,17 @@ from pdecnn.errors import CheckpointError as CheckpointError
 from pdecnn.errors import ConfigError as ConfigError
 from pdecnn.errors import DataError as DataError
 from pdecnn.errors import DivergedError as DivergedError
+from pdecnn.experiments import RunConfig as RunConfig
+from pdecnn.experiments import evaluate as evaluate
+from pdecnn.experiments import list_recipes as list_recipes
+from pdecnn.experiments import load as load
+from pdecnn.experiments import predict as predict
+from pdecnn.experiments import recipe as recipe
+from pdecnn.experiments import train as train
+from pdecnn.learning import Objective as Objective
+from pdecnn.learning import ObjectiveConfig as ObjectiveConfig
+from pdecnn.learning import ProjectedSGD as ProjectedSGD
+from pdecnn.learning import TrainingConfig as TrainingConfig
 from pdecnn.networks import Classifier as Classifier
 from pdecnn.networks import Connector as Connector
 from pdecnn.networks import Network as Network

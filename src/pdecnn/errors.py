@@ -21,8 +21,11 @@ class DivergedError(RuntimeError):
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
-    """The error for a misspelt name: what was found, the nearest one, and all there are."""
+    """The error for a misspelt name: what was found and the nearest one, or all there are."""
     names = sorted(known)
-    nearest = get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    return ConfigError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})")
+    nearest = get_close_matches(str(name), names, n=1, cutoff=0.6) or [
+        candidate for candidate in names if candidate.endswith(f".{name}")
+    ]
+    if nearest:
+        return ConfigError(f"unknown {kind} {name!r}; did you mean {nearest[0]!r}?")
+    return ConfigError(f"unknown {kind} {name!r}; known are {', '.join(names)}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from pdecnn.errors import CheckpointError
 
 MANIFEST = "manifest.json"
+_BAD_MANIFEST = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -51,14 +52,20 @@ def write_manifest(folder: Path, names: Iterable[str]) -> None:
     write_json(folder / MANIFEST, {"sha256": hashes})
 
 
-def verify_manifest(folder: Path) -> None:
-    """Raise a CheckpointError unless every file has the SHA-256 its manifest says."""
+def verify_manifest(folder: Path, required: Iterable[str] = ()) -> None:
+    """Raise a CheckpointError unless every file has the SHA-256 its manifest says.
+
+    `required` files must be among those it names.
+    """
     path = folder / MANIFEST
     try:
         hashes = json.loads(path.read_bytes())["sha256"]
         expected = {str(name): str(value) for name, value in hashes.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: unreadable manifest ({error}); save it again") from error
+    except _BAD_MANIFEST as error:
+        raise CheckpointError(f"{path}: unreadable manifest ({error!r}); save it again") from error
+    for name in required:
+        if name not in expected:
+            raise CheckpointError(f"{path}: does not name {name}; save it again")
     for name, value in expected.items():
         # A manifest names files of its own folder; a path in it is damage or malice.
         if Path(name).name != name or not (folder / name).is_file():

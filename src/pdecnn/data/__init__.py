@@ -4,10 +4,12 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.batches import epoch_order, evaluation_batches, training_batches
 from pdecnn.data.cifar import read_cifar10, read_cifar100
 from pdecnn.data.digits import read_digits
+from pdecnn.data.image_file import read_image
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.random_numbers import cpu_generator, random_bits, stable_seed, uniform_integers
 from pdecnn.data.registry import DATASETS, needs_folder, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
+from pdecnn.data.stl10 import read_stl10
 
 __all__ = [
     "DATASETS",
@@ -25,6 +27,8 @@ __all__ = [
     "read_cifar100",
     "read_dataset",
     "read_digits",
+    "read_image",
+    "read_stl10",
     "stable_seed",
     "training_batches",
     "uniform_integers",

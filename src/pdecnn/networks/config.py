@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
+from sys import float_info
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +14,8 @@ from pdecnn.pde.convolution import check_dimension
 from pdecnn.pde.integrators import AbstractIntegrator, resolve_integrator
 from pdecnn.pde.layers import LAYERS
 from pdecnn.pde.normalization import NORMALIZATIONS
+
+_LARGEST = float_info.max
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +57,6 @@ class NetworkConfig:
                 object.__setattr__(self, name, tuple(value))
         self._check_numbers()
         self._check_names()
-        check_dimension(self.dimension)
         integrator = self.resolved_integrator
         for width in self.channels[:-1]:
             integrator.layer_channels(width)
@@ -104,15 +105,16 @@ class NetworkConfig:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
     def _check_numbers(self) -> None:
-        _check_counts("channels", self.channels)
         if not isinstance(self.channels, tuple) or len(self.channels) < 2:
             raise ConfigError(
                 f"channels must list the width of each block, then the last connector's output, "
                 f"so at least 2 numbers; found {self.channels!r}"
             )
-        _check_counts("in_channels", self.in_channels)
-        _check_counts("num_classes", self.num_classes)
-        _check_counts("num_steps", self.num_steps)
+        _check_counts("channels", self.channels)
+        _check_counts("in_channels", (self.in_channels,))
+        _check_counts("num_classes", (self.num_classes,))
+        _check_counts("dimension", (self.dimension,))
+        check_dimension(self.dimension)
         for name, per_block in (
             ("num_steps", self.block_num_steps),
             ("step_size", self.block_step_sizes),
@@ -122,11 +124,14 @@ class NetworkConfig:
                     f"{name} must be one value or one for each of {self.num_blocks} blocks, "
                     f"found {per_block!r}"
                 )
-        for value in (*self.block_step_sizes, self.epsilon):
-            if not (isinstance(value, int | float) and isfinite(value) and value > 0):
-                raise ConfigError(f"step_size and epsilon must be positive, found {value!r}")
+        _check_counts("num_steps", self.block_num_steps)
+        _check_positive("step_size", self.block_step_sizes)
+        _check_positive("epsilon", (self.epsilon,))
 
     def _check_names(self) -> None:
+        for name in ("layer", "integrator", "normalization", "backprop"):
+            if not isinstance(getattr(self, name), str):
+                raise ConfigError(f"{name} must be given by name, found {getattr(self, name)!r}")
         if self.layer not in LAYERS:
             raise unknown_name("layer", self.layer, LAYERS)
         if self.normalization not in NORMALIZATIONS:
@@ -136,10 +141,18 @@ class NetworkConfig:
         resolve_activation(self.activation)
 
 
-def _check_counts(name: str, value: object) -> None:
-    for number in value if isinstance(value, tuple) else (value,):
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise ConfigError(f"{name} must be whole numbers of at least 1, found {value!r}")
+def _check_counts(name: str, values: Sequence[object]) -> None:
+    for value in values:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{name} must be a whole number of at least 1, found {value!r}")
+
+
+def _check_positive(name: str, values: Sequence[object]) -> None:
+    for value in values:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        # A comparison, not isfinite, which overflows for the huge whole numbers JSON can hold.
+        if not number or not 0 < value <= _LARGEST:  # type: ignore[operator]
+            raise ConfigError(f"{name} must be a positive number, found {value!r}")
 
 
 def config_from_dict(values: object) -> NetworkConfig:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from pdecnn.errors import ConfigError
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.stages import Classifier, Connector, Opening, pool_features
@@ -27,6 +28,7 @@ class Network(nn.Module):
         super().__init__()
         self.config = config
         self.preprocessing = Preprocessing() if preprocessing is None else preprocessing
+        _check_fit(config, self.preprocessing)
         channels, dimension = config.channels, config.dimension
         self.opening = Opening(config.in_channels, channels[0], dimension=dimension)
         self.blocks = nn.ModuleList(_make_block(config, k) for k in range(config.num_blocks))
@@ -60,6 +62,9 @@ class Network(nn.Module):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Class scores of `forward_features`' result, or its mean over the pixels."""
+        check_features(
+            features, self.config.channels[-1], self.config.dimension, self.classifier.weight
+        )
         if pre_logits:
             return pool_features(features)
         scores: Tensor = self.classifier(features)
@@ -112,6 +117,20 @@ class Network(nn.Module):
                 f"images of size {tuple(images.shape[2:])} are too small: {config.num_blocks} "
                 f"blocks with pooling between them need at least {config.smallest_size} pixels "
                 f"in each dimension; use larger images or fewer blocks"
+            )
+
+
+def _check_fit(config: NetworkConfig, preprocessing: Preprocessing) -> None:
+    for name, wanted, kind in (
+        ("class_names", config.num_classes, "classes"),
+        ("mean", config.in_channels, "channels"),
+        ("size", config.dimension, "dimensions"),
+    ):
+        values = getattr(preprocessing, name)
+        if values is not None and len(values) != wanted:
+            raise ConfigError(
+                f"the preprocessing's {name} has {len(values)} entries, but the network has "
+                f"{wanted} {kind}"
             )
 
 

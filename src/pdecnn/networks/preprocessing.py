@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from math import prod, sqrt
+from math import isfinite, prod
 from typing import Any
 
 import torch
@@ -38,16 +38,17 @@ class Preprocessing:
                 object.__setattr__(self, name, tuple(value))
         if self.standardize not in STANDARDIZATIONS:
             raise unknown_name("standardization", self.standardize, STANDARDIZATIONS)
-        given = self.mean is not None and self.std is not None
-        if (self.standardize == "dataset") != given:
+        given = {self.mean is not None, self.std is not None}
+        if given != {self.standardize == "dataset"}:
             raise ConfigError(
                 f"mean and std belong to standardize='dataset', which needs both; found "
                 f"standardize={self.standardize!r}, mean={self.mean}, std={self.std}"
             )
-        if self.std is not None and not all(value > 0 for value in self.std):
-            raise ConfigError(f"std must be positive in each channel, found {self.std}")
-        if self.size is not None and not all(isinstance(n, int) and n > 0 for n in self.size):
-            raise ConfigError(f"size must be positive whole numbers, found {self.size}")
+        self._check_statistics()
+        if not _all_are(int, self.size) or not all(n > 0 for n in self.size or ()):
+            raise ConfigError(f"size must be positive whole numbers, found {self.size!r}")
+        if not _all_are(str, self.class_names):
+            raise ConfigError(f"class_names must be texts, found {self.class_names!r}")
 
     def apply(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Standardised images of shape (batch, channels, *spatial).
@@ -69,11 +70,27 @@ class Preprocessing:
         """The settings as JSON values."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
+    def _check_statistics(self) -> None:
+        if self.mean is None or self.std is None:
+            return
+        if not (_all_are((int, float), self.mean) and _all_are((int, float), self.std)):
+            raise ConfigError(
+                f"mean and std must be numbers, one per channel; found {self.mean!r}, {self.std!r}"
+            )
+        if len(self.mean) != len(self.std) or not all(map(isfinite, (*self.mean, *self.std))):
+            raise ConfigError(
+                f"mean and std must be finite and as many; found {self.mean}, {self.std}"
+            )
+        if not all(value > 0 for value in self.std):
+            raise ConfigError(f"std must be positive in each channel, found {self.std}")
+
     def _pixels(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         if images.dim() < 3:
             raise ValueError(
                 f"images must have axes (batch, channels, ...), found shape {tuple(images.shape)}"
             )
+        if 0 in images.shape[1:]:
+            raise ValueError(f"images have no pixels: found shape {tuple(images.shape)}")
         if self.mean is not None and len(self.mean) != images.shape[1]:
             raise ValueError(
                 f"images have {images.shape[1]} channels but mean and std {len(self.mean)}"
@@ -85,12 +102,21 @@ class Preprocessing:
         return images.to(dtype)
 
 
+def _all_are(kind: type | tuple[type, ...], values: object) -> bool:
+    """Whether `values` is None or a tuple, not empty, of that kind; True is no number."""
+    return values is None or (
+        isinstance(values, tuple)
+        and len(values) > 0
+        and all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+    )
+
+
 def _standardize_each(pixels: Tensor) -> Tensor:
     axes = tuple(range(1, pixels.dim()))
-    smallest = 1 / sqrt(prod(pixels.shape[1:]))
     centred = pixels - pixels.mean(axes, keepdim=True)
-    deviation = centred.square().mean(axes, keepdim=True).sqrt()
-    return centred / deviation.clamp(min=smallest)
+    # Clamped before the root, whose slope at 0 is infinite: constant images have gradients too.
+    variance = centred.square().mean(axes, keepdim=True).clamp(min=1 / prod(pixels.shape[1:]))
+    return centred / variance.sqrt()
 
 
 def _resize(pixels: Tensor, size: tuple[int, ...]) -> Tensor:

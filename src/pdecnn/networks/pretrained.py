@@ -38,14 +38,13 @@ def load(folder: Path) -> Network:
     """Read the folder; `Network.from_pretrained`."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; pass one that save_pretrained wrote")
-    if (folder / MANIFEST).exists():
-        verify_manifest(folder)
+    verify_manifest(folder, (CONFIG, WEIGHTS))
     path = folder / CONFIG
     try:
         values = json.loads(path.read_bytes())
         version = values["format_version"]
         network_values, preprocessing_values = values["network"], values["preprocessing"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a pdecnn config ({error!r})") from error
     if version != FORMAT_VERSION:
         raise CheckpointError(
@@ -53,10 +52,12 @@ def load(folder: Path) -> Network:
             f"the version of pdecnn that wrote it"
         )
     try:
-        network = Network(
-            config_from_dict(network_values), preprocessing_from_dict(preprocessing_values)
-        )
-    except (ConfigError, TypeError) as error:
+        # The weights drawn here are overwritten: reading a file must not use up random numbers.
+        with torch.random.fork_rng(devices=()):
+            network = Network(
+                config_from_dict(network_values), preprocessing_from_dict(preprocessing_values)
+            )
+    except (ConfigError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     load_weights(network, deserialize(folder / WEIGHTS), folder / WEIGHTS)
     return network
@@ -64,7 +65,7 @@ def load(folder: Path) -> Network:
 
 def load_weights(network: Network, tensors: dict[str, Tensor], origin: Path) -> None:
     """Copy tensors into the network; a CheckpointError names the first that does not fit."""
-    own = network.state_dict()
+    own = network.state_dict(keep_vars=True)
     for name in [*own, *tensors]:
         found = tuple(tensors[name].shape) if name in tensors else None
         wanted = tuple(own[name].shape) if name in own else None
@@ -73,8 +74,11 @@ def load_weights(network: Network, tensors: dict[str, Tensor], origin: Path) -> 
                 f"{origin}: belongs to another architecture: {name} has shape {found} in the "
                 f"file but {wanted} in the network"
             )
-    # Weights come back in the dtype they were saved in; torch would convert in silence.
-    network.to(tensors["classifier.weight"].dtype)
+        if own[name].is_floating_point() != tensors[name].is_floating_point():
+            raise CheckpointError(f"{origin}: {name} has the wrong type {tensors[name].dtype}")
+    for name, tensor in own.items():
+        # Each comes back in the dtype it was saved in; torch would convert in silence.
+        tensor.data = tensor.data.to(tensors[name].dtype)
     network.load_state_dict(tensors)
 
 

@@ -6,9 +6,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.errors import CheckpointError, ConfigError, unknown_name
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
+from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.pretrained import load_weights
+from pdecnn.pde.activations import resolve_activation
 
 ConfigFunction = Callable[[], NetworkConfig]
 
@@ -60,23 +63,56 @@ def create_model(
 ) -> Network:
     """A network by name, fresh or with the weights of a `save_pretrained` folder.
 
-    `overrides` are fields of NetworkConfig. With `pretrained` the architecture must be that of
-    the folder, but for `num_classes`: another number of classes gets a fresh classifier.
+    `overrides` are fields of NetworkConfig. With `pretrained` all of them must be those of the
+    folder, but for `backprop` and `num_classes`: another number of classes gets a fresh
+    classifier.
     """
     network = Network(model_config(name, **overrides))
     if pretrained is None or pretrained is False:
         return network
     if pretrained is True:
         raise ConfigError(f"no weights are published for {name}; pass pretrained=FOLDER")
-    source = Network.from_pretrained(pretrained)
-    network.preprocessing = source.preprocessing
+    network.preprocessing = take_weights(network, Path(pretrained))
+    return network
+
+
+def take_weights(network: Network, folder: Path) -> Preprocessing:
+    """Take over the weights of a `save_pretrained` folder; return the preprocessing they expect.
+
+    The architecture must be the same. Where only the number of classes differs the network keeps
+    its own classifier.
+    """
+    source = Network.from_pretrained(folder)
+    _check_same_architecture(network.config, source.config, folder)
     if source.num_classes != network.num_classes:
         source.reset_classifier(network.num_classes)
-        network.preprocessing = source.preprocessing
-    from pdecnn.networks.pretrained import load_weights
+        source.classifier = network.classifier
+    load_weights(network, source.state_dict(), folder)
+    return source.preprocessing
 
-    load_weights(network, source.state_dict(), Path(pretrained))
-    return network
+
+def _check_same_architecture(
+    wanted: NetworkConfig, found: NetworkConfig, folder: str | Path
+) -> None:
+    """Shapes alone do not tell a heat equation from a wave equation."""
+    wanted_values, found_values = _architecture(wanted), _architecture(found)
+    for name in wanted_values:
+        if wanted_values[name] != found_values[name]:
+            raise CheckpointError(
+                f"{folder}: belongs to another architecture: {name} is {getattr(found, name)!r} "
+                f"in the folder but {getattr(wanted, name)!r} was asked for; pass {name}=..., or "
+                f"take the folder as it is with Network.from_pretrained"
+            )
+
+
+def _architecture(config: NetworkConfig) -> dict[str, Any]:
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    del values["num_classes"], values["backprop"]
+    return values | {
+        "num_steps": config.block_num_steps,
+        "step_size": config.block_step_sizes,
+        "activation": resolve_activation(config.activation),
+    }
 
 
 def _register_paper_models() -> None:

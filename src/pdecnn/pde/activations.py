@@ -42,6 +42,14 @@ def _identity(values: Tensor) -> Tensor:
     return values
 
 
+def _half_square(values: Tensor) -> Tensor:
+    return values.square() / 2
+
+
+def _half_square_of_positive_part(values: Tensor) -> Tensor:
+    return values.clamp(min=0).square() / 2
+
+
 def _log_cosh(values: Tensor) -> Tensor:
     # log cosh x = |x| + log((1 + exp(-2|x|))/2) does not overflow.
     magnitude = values.abs()
@@ -52,7 +60,7 @@ RELU = Activation(
     name="relu",
     function=torch.relu,
     slope_range=(0.0, 1.0),
-    antiderivative=lambda x: x.clamp(min=0).square() / 2,
+    antiderivative=_half_square_of_positive_part,
 )
 TANH = Activation(
     name="tanh", function=torch.tanh, slope_range=(0.0, 1.0), antiderivative=_log_cosh
@@ -61,7 +69,7 @@ IDENTITY = Activation(
     name="identity",
     function=_identity,
     slope_range=(1.0, 1.0),
-    antiderivative=lambda x: x.square() / 2,
+    antiderivative=_half_square,
 )
 
 _ACTIVATIONS = {activation.name: activation for activation in (RELU, TANH, IDENTITY)}

@@ -7,13 +7,13 @@ exact         the same on a grid where going back is exact to the last bit
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pdecnn.pde.grid import Grid, largest_magnitude
@@ -80,7 +80,7 @@ def propagate_checkpointed(stepping: TimeStepping, state: State) -> State:
             return state
 
         def contexts(segment: tuple[Layers, ...] = segment) -> tuple[Any, Any]:
-            return nullcontext(), _frozen_statistics(segment)
+            return nullcontext(), _FrozenStatistics(segment)
 
         state = checkpoint(run, *state, use_reentrant=False, context_fn=contexts)
     return state
@@ -196,20 +196,26 @@ def _autocast_settings(device_type: str) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _frozen_statistics(steps: Sequence[Layers]) -> Iterator[None]:
-    """Recompute batch norms as they were without counting the batch a second time."""
-    norms = [
-        part
-        for layers in steps
-        for layer in layers
-        for part in layer.modules()
-        if isinstance(part, BATCH_NORMS) and part.training and part.track_running_stats
-    ]
-    for norm in norms:
-        norm.track_running_stats = False
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = True
+class _FrozenStatistics(AbstractContextManager[None]):
+    """Recompute batch norms as they were without counting the batch a second time.
+
+    They work on copies of their statistics meanwhile. Can be entered again: a graph that is
+    retained is recomputed at each backward.
+    """
+
+    def __init__(self, steps: Sequence[Layers]) -> None:
+        self._modules = [layer for layers in steps for layer in layers]
+        self._kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+
+    def __enter__(self) -> None:
+        parts = dict.fromkeys(part for layer in self._modules for part in layer.modules())
+        for norm in parts:
+            if isinstance(norm, BATCH_NORMS) and norm.training:
+                self._kept.append((norm, dict(norm._buffers)))
+                for name, buffer in norm._buffers.items():
+                    norm._buffers[name] = None if buffer is None else buffer.clone()
+
+    def __exit__(self, *exception: object) -> None:
+        for norm, buffers in self._kept:
+            norm._buffers.update(buffers)
+        self._kept.clear()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.backprop import BACKPROP_MODES, PROPAGATE, REVERSING_MODES, TimeStepping
 from pdecnn.pde.convolution import check_features
-from pdecnn.pde.grid import Grid
+from pdecnn.pde.grid import Grid, largest_magnitude
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
     AbstractReversibleIntegrator,
@@ -100,8 +100,12 @@ class Block(nn.Module):
         stepping = self._stepping()
         if self.grid is not None:
             self.grid.check_state(state)
+        extents = []
         for layers in reversed(self.steps):
             state = integrator.step_back(layers, state, self.step_size, rounding=stepping.round)
+            extents.extend(largest_magnitude(part) for part in state if self.grid is not None)
+        if self.grid is not None:
+            self.grid.check_extent(torch.stack(extents).amax(), state[0].dtype)
         return integrator.finish(state)
 
     def extra_repr(self) -> str:
@@ -148,8 +152,10 @@ def _checked_num_steps(
         )
     if num_steps is None:
         return num_layers // width
-    if num_steps < 1:
-        raise ConfigError(f"a block needs at least 1 step, found num_steps={num_steps}")
+    if not isinstance(num_steps, int) or num_steps < 1:
+        raise ConfigError(
+            f"num_steps must be a whole number of at least 1, found num_steps={num_steps!r}"
+        )
     if num_layers not in (width, width * num_steps):
         raise ConfigError(
             f"{num_steps} steps of {integrator.name} need {width * num_steps} layers, or {width} "

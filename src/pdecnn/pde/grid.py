@@ -1,6 +1,6 @@
 """The grid on which reversal is exact: fixed-point numbers held in floating point (Sec. 3.2).
 
-Multiples of 2^-k are added and subtracted without rounding as long as the results stay within
+Multiples of 2^-k are added and subtracted without rounding as long as the results stay below
 2^(p-k), p the number of bits of the significand. Rounding every increment to the grid therefore
 makes a shear an exact bijection (Levesque & Verlet 1993, bit-reversible molecular dynamics).
 """
@@ -46,13 +46,19 @@ class Grid:
         return rounded
 
     def limit(self, dtype: torch.dtype) -> float:
-        """The magnitude up to which sums of grid points are exact."""
+        """The magnitude below which sums of grid points are exact."""
+        if dtype not in _SIGNIFICAND_BITS:
+            raise ValueError(
+                f"exact reversal needs a float32 or float64 state, found {dtype}; convert it with "
+                f".to(dtype)"
+            )
         return float(2 ** (_SIGNIFICAND_BITS[dtype] - self.bits))
 
     def check_extent(self, extent: Tensor, dtype: torch.dtype) -> None:
-        """Raise if `extent`, the largest magnitude a state has had, is beyond the limit or NaN."""
+        """Raise if `extent`, the largest magnitude a state has had, has reached the limit or is NaN."""
         limit, largest = self.limit(dtype), float(extent)
-        if not largest <= limit:
+        # Not even the limit itself: it is also what limit + 2^-bits, a tie, is rounded to.
+        if not largest < limit:
             raise DivergedError(
                 f"the state left the range of exact reversal: largest magnitude {largest:.4g}, "
                 f"limit {limit:.4g} with grid_bits={self.bits}; use a smaller step_size, a "
@@ -71,6 +77,8 @@ class Grid:
 
 
 def largest_magnitude(values: Tensor) -> Tensor:
-    """max |values| as a tensor on the device; NaN if any value is."""
+    """max |values| as a tensor on the device, 0 without any; NaN if any value is."""
+    if values.numel() == 0:
+        return values.new_zeros(())
     largest: Tensor = torch.linalg.vector_norm(values.detach(), ord=float("inf"))
     return largest

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from pdecnn.errors import ConfigError, unknown_name
 
 NORMALIZATIONS = ("none", "tv", "batch")
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 BATCH_NORM_EPSILON = 1e-4
 
 

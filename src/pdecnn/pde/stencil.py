@@ -45,6 +45,7 @@ def pde_coefficients(stencil: Tensor, mesh_size: MeshSize, *, dimension: int) ->
             f"only 3-point stencils have PDE coefficients: in {dimension}D the last axes must be "
             f"{(3,) * dimension}, found shape {tuple(stencil.shape)}"
         )
+    _check_floating(stencil)
     for axis, h in zip(range(-dimension, 0), mesh_sizes, strict=True):
         stencil = _apply_along(_coefficients_matrix(h), stencil, axis)
     return stencil.flatten(-dimension)[..., _term_positions(dimension)]
@@ -60,6 +61,7 @@ def stencil_from_pde_coefficients(
             f"in {dimension}D there are {3**dimension} coefficients, found shape "
             f"{tuple(coefficients.shape)}"
         )
+    _check_floating(coefficients)
     positions = torch.tensor(_term_positions(dimension)).argsort()
     stencil = coefficients[..., positions].reshape(*coefficients.shape[:-1], *(3,) * dimension)
     for axis, h in zip(range(-dimension, 0), mesh_sizes, strict=True):
@@ -95,6 +97,14 @@ def _coefficients_matrix(h: float) -> list[list[float]]:
 
 def _apply_along(matrix: list[list[float]], values: Tensor, axis: int) -> Tensor:
     return (values.movedim(axis, -1) @ values.new_tensor(matrix).T).movedim(-1, axis)
+
+
+def _check_floating(values: Tensor) -> None:
+    if not values.is_floating_point():
+        raise ConfigError(
+            f"stencils and coefficients must be floating point, found {values.dtype}; convert "
+            f"them with .to(dtype)"
+        )
 
 
 def _term_positions(dimension: int) -> list[int]:

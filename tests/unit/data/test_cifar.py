@@ -11,7 +11,12 @@ from pdecnn.data.cifar import CIFAR10, CIFAR100, read_cifar10, read_cifar100
 from pdecnn.errors import DataError
 
 READERS = {CIFAR10: read_cifar10, CIFAR100: read_cifar100}
+NUM_LABEL_BYTES = {CIFAR10: 1, CIFAR100: 2}
 both = pytest.mark.parametrize("layout", READERS, ids=lambda layout: layout.name)
+
+
+def record_bytes(layout):
+    return NUM_LABEL_BYTES[layout] + 3072
 
 
 def write_files(parent, layout, records_per_file=4):
@@ -20,9 +25,9 @@ def write_files(parent, layout, records_per_file=4):
     inner.mkdir()
     random = np.random.default_rng(0)
     records = {}
-    for name in (*layout.train_files, layout.test_file):
-        content = random.integers(0, 256, (records_per_file, layout.record_bytes), dtype=np.uint8)
-        content[:, layout.num_label_bytes - 1] %= layout.num_classes
+    for name in (*layout.train_files, *layout.test_files):
+        content = random.integers(0, 256, (records_per_file, record_bytes(layout)), dtype=np.uint8)
+        content[:, NUM_LABEL_BYTES[layout] - 1] %= layout.num_classes
         (inner / name).write_bytes(content.tobytes())
         records[name] = content
     names = "\n".join(f"class {label}" for label in range(layout.num_classes))
@@ -36,10 +41,10 @@ def test_what_is_written_comes_back(tmp_path, layout, records_per_file):
     _, records = write_files(tmp_path, layout, records_per_file)
     data = READERS[layout](tmp_path)
     train = np.concatenate([records[name] for name in layout.train_files])
-    for images, expected in ((data.train, train), (data.test, records[layout.test_file])):
-        pixels = expected[:, layout.num_label_bytes :].reshape(-1, 3, 32, 32)
+    for images, expected in ((data.train, train), (data.test, records[layout.test_files[0]])):
+        pixels = expected[:, NUM_LABEL_BYTES[layout] :].reshape(-1, 3, 32, 32)
         assert np.array_equal(images.images.numpy(), pixels)
-        assert images.labels.tolist() == expected[:, layout.num_label_bytes - 1].tolist()
+        assert images.labels.tolist() == expected[:, NUM_LABEL_BYTES[layout] - 1].tolist()
         assert images.images.is_contiguous()
     assert data.name == layout.name
     assert data.train.class_names[:2] == ("class 0", "class 1")
@@ -69,7 +74,7 @@ def assert_refused(layout, folder, *parts):
 
 @both
 def test_a_missing_file_is_named(tmp_path, layout):
-    for name in (*layout.train_files, layout.test_file, layout.names_file):
+    for name in (*layout.train_files, *layout.test_files, layout.names_file):
         parent = tmp_path / name
         parent.mkdir()
         inner, _ = write_files(parent, layout)
@@ -82,9 +87,9 @@ def test_a_missing_file_is_named(tmp_path, layout):
 @pytest.mark.parametrize("num_bytes", [0, 1, 3072, 7000])
 def test_a_truncated_file_is_named(tmp_path, layout, num_bytes):
     inner, _ = write_files(tmp_path, layout)
-    path = inner / layout.test_file
+    path = inner / layout.test_files[0]
     os.truncate(path, num_bytes)
-    assert_refused(layout, tmp_path, path, f"{num_bytes} bytes", layout.record_bytes, "unpack")
+    assert_refused(layout, tmp_path, path, f"{num_bytes} bytes", record_bytes(layout), "unpack")
 
 
 @both
@@ -92,7 +97,7 @@ def test_a_label_out_of_range_is_named(tmp_path, layout):
     inner, records = write_files(tmp_path, layout)
     path = inner / layout.train_files[-1]
     content = records[layout.train_files[-1]]
-    content[2, layout.num_label_bytes - 1] = layout.num_classes
+    content[2, NUM_LABEL_BYTES[layout] - 1] = layout.num_classes
     path.write_bytes(content.tobytes())
     found = f"record 2 has label {layout.num_classes}"
     assert_refused(layout, tmp_path, path, found, f"end at {layout.num_classes - 1}", "unpack")
@@ -137,7 +142,7 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path, layout):
 @both
 def test_a_folder_in_place_of_a_file_is_named(tmp_path, layout):
     inner, _ = write_files(tmp_path, layout)
-    path = inner / layout.test_file
+    path = inner / layout.test_files[0]
     path.unlink()
     path.mkdir()
     assert_refused(layout, tmp_path, path, "cannot be read")

@@ -9,24 +9,25 @@ from pdecnn.errors import ConfigError, DataError
 
 
 def test_the_names():
-    assert DATASETS == ("digits", "cifar10", "cifar100")
-    assert [name for name in DATASETS if needs_folder(name)] == ["cifar10", "cifar100"]
+    assert DATASETS == ("digits", "stl10", "cifar10", "cifar100")
+    assert [name for name in DATASETS if needs_folder(name)] == ["stl10", "cifar10", "cifar100"]
 
 
 def test_the_digits_need_no_folder():
     assert read_dataset("digits").name == "digits"
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("name", ["stl10", "cifar10", "cifar100"])
 def test_a_folder_reaches_the_reader(name, tmp_path, monkeypatch):
-    layout, _ = registry._IN_FOLDER[name]
-    monkeypatch.setitem(registry._IN_FOLDER, name, (layout, lambda folder: (name, folder)))
+    published, _ = registry._IN_FOLDER[name]
+    monkeypatch.setitem(registry._IN_FOLDER, name, (published, lambda folder: (name, folder)))
     assert read_dataset(name, tmp_path) == (name, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "file"),
     [
+        ("stl10", "stl10_binary/train_X.bin"),
         ("cifar10", "cifar-10-batches-bin/data_batch_1.bin"),
         ("cifar100", "cifar-100-binary/train.bin"),
     ],

@@ -1,0 +1,203 @@
+"""The command line: arguments in, one call into experiments or reports, results out."""
+
+import csv
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
+from pdecnn.experiments.signals import Interrupted
+
+EXIT_CODES: dict[type[Exception], int] = {
+    ConfigError: 2,
+    DataError: 3,
+    DivergedError: 4,
+    CheckpointError: 5,
+}
+
+app = typer.Typer(
+    name="pdecnn",
+    help="Convolutional networks that are partial differential equations.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="The folder that holds the data set.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+WeightsOption = Annotated[str, typer.Option("--weights", help="best or last.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        from pdecnn import __version__
+
+        print(f"pdecnn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Convolutional networks that are partial differential equations."""
+    del version
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE", help="A recipe by name, or a TOML file; hamiltonian_digits if none."
+        ),
+    ] = None,
+    data: DataOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="RUN", help="The run directory; fresh in runs/ if none."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Drives everything random.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+    ] = None,
+    initial: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN|FOLDER", help="Start from these weights."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run where it stopped.")
+    ] = False,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Train a network and leave everything about it in a run directory."""
+    del debug
+    from pdecnn import experiments, reports
+    from pdecnn.reports.console import ConsoleListener
+
+    config, folder = experiments.resolve_run(
+        recipe, output=output, data=data, seed=seed, assignments=settings or [], resume=resume
+    )
+    listener = experiments.Listener() if quiet else ConsoleListener(to_stderr=as_json)
+    run = experiments.train(
+        config, output=folder, resume=resume, device=device, initial=initial, listener=listener
+    )
+    figures = reports.draw_run_figures(run)
+    listener.finished(run, figures)
+    if as_json:
+        _print_json({"run": str(run.folder), **(run.summary or {})})
+
+
+@app.command()
+def evaluate(
+    run: RunArgument,
+    data: DataOption = None,
+    split: Annotated[str, typer.Option("--split", help="test or validation.")] = "test",
+    weights: WeightsOption = "best",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure a trained run on its test or validation images; JSON on stdout."""
+    del debug
+    from pdecnn import experiments
+
+    result = experiments.evaluate(run, data=data, split=split, weights=weights, device=device)
+    _print_json(result, indent=None if as_json else 2)
+
+
+@app.command()
+def predict(
+    run: RunArgument,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    top: Annotated[int, typer.Option("--top", help="How many classes an image.")] = 3,
+    weights: WeightsOption = "best",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Name the most probable classes of image files; CSV on stdout, or JSON."""
+    del debug
+    from pdecnn import experiments
+
+    results = experiments.predict(run, images, top=top, weights=weights, device=device)
+    if as_json:
+        _print_json({"images": results})
+        return
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["image", "rank", "class", "probability"])
+    for result in results:
+        for rank, entry in enumerate(result["predictions"], start=1):
+            writer.writerow([result["image"], rank, entry["class"], f"{entry['probability']:.6f}"])
+
+
+@app.command()
+def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """List the recipes that `train` takes."""
+    del debug
+    from pdecnn import experiments
+
+    if as_json:
+        configs = {name: experiments.recipe(name).to_dict() for name in experiments.list_recipes()}
+        _print_json(configs)
+        return
+    from pdecnn.reports.console import print_recipes
+
+    print_recipes()
+
+
+@app.command()
+def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """List the networks that `create_model` knows, with their weight counts."""
+    del debug
+    from pdecnn.networks import create_model, list_models
+
+    counts = {name: create_model(name).num_weights for name in list_models()}
+    if as_json:
+        _print_json(counts)
+        return
+    from pdecnn.reports.console import print_models
+
+    print_models(counts)
+
+
+def _print_json(value: Any, indent: int | None = None) -> None:
+    print(json.dumps(value, indent=indent))
+
+
+def main() -> None:
+    """Run a command; errors become one line and an exit code, with a traceback on --debug."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    try:
+        app()
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None or "--debug" in sys.argv:
+            raise
+        print(f"pdecnn: {error}", file=sys.stderr)
+        sys.exit(code)
+
+
+def _exit_code(error: Exception) -> int | None:
+    """The code of an error meant for users; None for one that is a fault of ours."""
+    if isinstance(error, Interrupted):
+        return error.exit_code
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), None)

@@ -1,0 +1,66 @@
+"""One image file as pixels: allow-listed formats, a cap on the pixels, honest errors."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from pdecnn.errors import DataError
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+MAX_PIXELS = 50_000_000
+_MODES = {1: "L", 3: "RGB"}
+
+
+def read_image(path: Path | str, channels: int) -> Tensor:
+    """The image as uint8 (channels, height, width), upright, grey for 1 channel, RGB for 3.
+
+    Transparency is dropped, 16-bit values keep their high byte, and an animation is its first
+    picture.
+    """
+    if channels not in _MODES:
+        raise DataError(f"image files have 1 or 3 channels, but the network takes {channels}")
+    try:
+        with warnings.catch_warnings(), Path(path).open("rb") as stream:
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(stream, formats=FORMATS) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise Image.DecompressionBombError
+                pixels = _decode(image, _MODES[channels])
+    # On a damaged file the decoders raise nearly anything, struct.error and KeyError included.
+    except Exception as error:
+        raise DataError(f"{path}: {_complaint(error)}") from error
+    tensor = torch.from_numpy(pixels)
+    return tensor.unsqueeze(0) if channels == 1 else tensor.permute(2, 0, 1).contiguous()
+
+
+def _decode(image: Image.Image, mode: str) -> npt.NDArray[np.uint8]:
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode == "I;16":
+        # Pillow would clip at 255 instead, which turns nearly every pixel white.
+        upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+    elif upright.mode == "P":
+        # Straight to RGB or grey, Pillow warns where the palette has transparent colours.
+        upright = upright.convert("RGBA")
+    return np.array(upright.convert(mode), dtype=np.uint8)
+
+
+def _complaint(error: Exception) -> str:
+    """What is wrong with the file and what to do about it, in one line."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file; check the path"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder; pass an image file"
+    if isinstance(error, UnidentifiedImageError):
+        formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        return f"not an image of format {formats}, or damaged; convert it or fetch it again"
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return f"has more than {MAX_PIXELS:,} pixels; reduce it first"
+    # An operating-system error in words, without its number and the path again.
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    reason = " ".join(reason.split()) or type(error).__name__
+    return f"cannot be read as an image ({reason}); check its permissions or fetch it again"

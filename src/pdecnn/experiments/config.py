@@ -1,0 +1,164 @@
+"""Everything that defines a run: network, data, training and seed."""
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.registry import DATASETS
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.experiments.settings import convert
+from pdecnn.learning.training_config import TrainingConfig
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.preprocessing import STANDARDIZATIONS
+
+GROUPS = ("network", "data", "training")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Which images a run uses and what is done to them."""
+
+    name: str
+    """The data set, by name."""
+    folder: str | None = None
+    """Where it lies; None for data sets that need no files."""
+    size: int | None = None
+    """The side images are resized to; None: as they come."""
+    fraction: float = 1.0
+    """The share of the training images that is used, class-balanced."""
+    validation_fraction: float = 0.2
+    """The share of the published training images that is held out for validation."""
+    flip: bool = True
+    """Whether images are mirrored at random."""
+    padding: float = 1 / 16
+    """The share of the size that is zero-padded on each side before cropping back at random."""
+    standardize: str = "image"
+    """'image', 'dataset' or 'none'."""
+
+    def __post_init__(self) -> None:
+        if self.name not in DATASETS:
+            raise unknown_name("data set", self.name, DATASETS)
+        if self.size is not None and self.size < 1:
+            raise ConfigError(f"data.size must be at least 1, found {self.size}")
+        if not 0 < self.fraction <= 1:
+            raise ConfigError(f"data.fraction must be in (0, 1], found {self.fraction}")
+        if not 0 < self.validation_fraction < 1:
+            raise ConfigError(
+                f"data.validation_fraction must be in (0, 1), found {self.validation_fraction}"
+            )
+        if self.standardize not in STANDARDIZATIONS:
+            raise unknown_name("standardization", self.standardize, STANDARDIZATIONS)
+        self.augmentation()
+
+    def augmentation(self) -> Augmentation:
+        """The random changes of training images."""
+        return Augmentation(flip=self.flip, padding=self.padding)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """A run, fully resolved: equal configs give equal runs on one machine."""
+
+    recipe: str
+    """The recipe it started from; also the stem of the run's folder."""
+    network: NetworkConfig
+    data: DataConfig
+    training: TrainingConfig
+    seed: int = 0
+    """Drives the split, the initial weights, the order and the augmentation."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ConfigError(f"seed must be a whole number of at least 0, found {self.seed!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as JSON values."""
+        return {
+            "recipe": self.recipe,
+            "seed": self.seed,
+            "network": self.network.to_dict(),
+            "data": _plain(self.data),
+            "training": _plain(self.training),
+        }
+
+    def with_settings(self, settings: dict[str, Any]) -> "RunConfig":
+        """The config with some dotted keys changed, e.g. {'training.epochs': 5}."""
+        known = [*_keys(), "seed"]
+        groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+        seed = self.seed
+        for key, value in settings.items():
+            if key not in known:
+                raise unknown_name("setting", key, known)
+            if key == "seed":
+                seed = convert(value, int, key)
+                continue
+            group, name = key.split(".")
+            groups[group][name] = convert(value, _hint(group, name), key)
+        return replace(
+            self,
+            seed=seed,
+            network=replace(self.network, **groups["network"]),
+            data=replace(self.data, **groups["data"]),
+            training=replace(self.training, **groups["training"]),
+        )
+
+
+_CLASSES: dict[str, Any] = {
+    "network": NetworkConfig,
+    "data": DataConfig,
+    "training": TrainingConfig,
+}
+
+
+def run_config_from_dict(values: object) -> RunConfig:
+    """The config of JSON values; unknown and missing keys are errors."""
+    expected = {"recipe", "seed", *GROUPS}
+    if not isinstance(values, dict) or set(values) != expected:
+        raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")
+    parts = {}
+    for group, cls in _CLASSES.items():
+        known = [field.name for field in fields(cls)]
+        if not isinstance(values[group], dict):
+            raise ConfigError(f"{group} must be an object of settings")
+        for name in values[group]:
+            if name not in known:
+                raise unknown_name(f"{group} setting", name, known)
+        try:
+            parts[group] = cls(
+                **{
+                    name: convert(value, _hint(group, name), f"{group}.{name}")
+                    for name, value in values[group].items()
+                }
+            )
+        except TypeError as error:
+            raise ConfigError(f"{group}: {error}") from error
+    return RunConfig(
+        recipe=convert(values["recipe"], str, "recipe"),
+        seed=convert(values["seed"], int, "seed"),
+        **parts,
+    )
+
+
+def differing_keys(first: RunConfig, second: RunConfig) -> list[str]:
+    """The dotted keys in which two configs differ."""
+    one, two = first.to_dict(), second.to_dict()
+    keys = [key for key in ("recipe", "seed") if one[key] != two[key]]
+    for group in GROUPS:
+        keys += [f"{group}.{name}" for name in one[group] if one[group][name] != two[group][name]]
+    return keys
+
+
+def _keys() -> list[str]:
+    return [f"{group}.{field.name}" for group in GROUPS for field in fields(_CLASSES[group])]
+
+
+def _hint(group: str, name: str) -> Any:
+    hint = next(field.type for field in fields(_CLASSES[group]) if field.name == name)
+    # In a file or on the command line an activation is a name.
+    return str if (group, name) == ("network", "activation") else hint
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    assert is_dataclass(config)
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}

@@ -1,0 +1,90 @@
+"""Where a run ran: versions, hardware, commit. Nothing here influences results."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pdecnn.errors import ConfigError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name; 'auto' takes cuda, then mps, then cpu."""
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        return torch.device(next(kind for kind, there in available.items() if there))
+    kind = name.partition(":")[0]
+    if kind not in available:
+        raise ConfigError(f"unknown device {name!r} (known: {', '.join(DEVICES)})")
+    if not available[kind]:
+        raise ConfigError(f"device {name!r} is not available here; use --device auto or cpu")
+    return torch.device(name)
+
+
+def describe_environment(device: torch.device, seed: int) -> dict[str, Any]:
+    """What a published figure must carry."""
+    packages = ("torch", "numpy", "safetensors", "scikit-learn")
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            "pdecnn": version("pdecnn") if _installed() else None,
+            "python": platform.python_version(),
+            **{name: version(name) for name in packages},
+        },
+        "hardware": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cpu_cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "device": str(device),
+            "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        },
+        "commit": _commit(),
+        "seed": seed,
+        "command": sys.argv,
+    }
+
+
+def _installed() -> bool:
+    try:
+        version("pdecnn")
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _commit() -> str | None:
+    """The commit of the source tree this module lies in, with '+' where it has changes."""
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip()

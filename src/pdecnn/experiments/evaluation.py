@@ -1,0 +1,77 @@
+"""A finished run on data: accuracy and loss, or predictions for single images."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pdecnn.data.image_file import read_image
+from pdecnn.errors import ConfigError
+from pdecnn.experiments.environment import resolve_device
+from pdecnn.experiments.preparation import read_splits
+from pdecnn.experiments.runs import Run
+from pdecnn.experiments.training import load
+from pdecnn.learning.metrics import class_scores, evaluate_network
+from pdecnn.networks.network import Network
+
+SPLITS = ("test", "validation")
+
+
+def evaluate(
+    run: str | Path | Run,
+    *,
+    data: str | Path | None = None,
+    split: str = "test",
+    weights: str = "best",
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Accuracy, loss and per-class accuracies of a run on its test or validation images."""
+    if split not in SPLITS:
+        raise ConfigError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
+    run = run if isinstance(run, Run) else Run(run)
+    config = run.config
+    if data is not None:
+        config = replace(config, data=replace(config.data, folder=str(data)))
+    network = Network.from_pretrained(run.weights(weights)).to(resolve_device(device))
+    splits = read_splits(config.data, config.seed)
+    evaluation = evaluate_network(
+        network,
+        getattr(splits, split),
+        batch_size=config.training.evaluation_batch_size,
+        precision=config.training.precision,
+    )
+    return {**evaluation.to_dict(), "num_weights": network.num_weights}
+
+
+def predict(
+    run: str | Path,
+    images: Sequence[str | Path],
+    *,
+    top: int = 3,
+    weights: str = "best",
+    device: str = "auto",
+) -> list[dict[str, Any]]:
+    """The most probable classes of image files, by name: one entry per image."""
+    if top < 1:
+        raise ConfigError(f"top must be at least 1, found {top}")
+    network = load(run, weights).to(resolve_device(device))
+    names = network.preprocessing.class_names or tuple(map(str, range(network.num_classes)))
+    pixels = [read_image(Path(path), network.config.in_channels) for path in images]
+    results = []
+    for path, image in zip(images, pixels, strict=True):
+        scores = class_scores(network, image.unsqueeze(0), batch_size=1)
+        probabilities, classes = torch.topk(scores[0].softmax(0), min(top, network.num_classes))
+        results.append(
+            {
+                "image": str(path),
+                "predictions": [
+                    {"class": names[index], "probability": probability}
+                    for index, probability in zip(
+                        classes.tolist(), probabilities.tolist(), strict=True
+                    )
+                ],
+            }
+        )
+    return results

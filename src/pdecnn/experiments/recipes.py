@@ -1,0 +1,79 @@
+"""The paper's runs, and the digits ones, as functions that return a complete config (Sec. 5)."""
+
+from collections.abc import Callable
+from fnmatch import fnmatch
+
+from pdecnn.errors import unknown_name
+from pdecnn.experiments.config import DataConfig, RunConfig
+from pdecnn.learning.training_config import TrainingConfig
+from pdecnn.networks.registry import DYNAMICS, model_config
+
+DEFAULT_RECIPE = "hamiltonian_digits"
+
+
+def digits(dynamics: str) -> RunConfig:
+    """Two minutes on a laptop: the 8x8 digits, too small to flip or crop."""
+    name = f"{dynamics}_digits"
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(name="digits", flip=False, padding=0.0),
+        training=TrainingConfig(epochs=30, batch_size=50),
+    )
+
+
+def stl10(dynamics: str) -> RunConfig:
+    """The STL-10 column of Table 1."""
+    name = f"{dynamics}_stl10"
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(name="stl10"),
+        training=TrainingConfig(smoothness_weight=4e-4, decay_weight=1e-4),
+    )
+
+
+def cifar10(dynamics: str) -> RunConfig:
+    """The CIFAR-10 column of Table 1."""
+    name = f"{dynamics}_cifar10"
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(name="cifar10"),
+        training=TrainingConfig(),
+    )
+
+
+def cifar100(dynamics: str) -> RunConfig:
+    """The CIFAR-100 column of Table 1: longer, with two more rates."""
+    name = f"{dynamics}_cifar100"
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(name="cifar100"),
+        training=TrainingConfig(
+            epochs=200,
+            learning_rates=(0.1, 0.02, 0.004, 0.0008, 0.00016),
+            phases=(60, 40, 40, 40, 20),
+        ),
+    )
+
+
+RECIPES: dict[str, tuple[Callable[[str], RunConfig], str]] = {
+    f"{dynamics}_{function.__name__}": (function, dynamics)
+    for function in (digits, stl10, cifar10, cifar100)
+    for dynamics in DYNAMICS
+}
+
+
+def list_recipes(pattern: str = "*") -> list[str]:
+    """The names of recipes that match a shell pattern."""
+    return sorted(name for name in RECIPES if fnmatch(name, pattern))
+
+
+def recipe(name: str) -> RunConfig:
+    """The config of a recipe."""
+    if name not in RECIPES:
+        raise unknown_name("recipe", name, RECIPES)
+    function, dynamics = RECIPES[name]
+    return function(dynamics)

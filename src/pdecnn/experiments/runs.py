@@ -1,0 +1,156 @@
+"""The run directory: everything a run leaves behind, and the only thing reports read.
+
+config.json  environment.json  metrics.jsonl  timing.jsonl  summary.json  predictions.safetensors
+checkpoints/epoch-0012/        a `from_pretrained` folder with the state resuming needs
+best, last                     links to two of them
+figures/
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.experiments.config import RunConfig, run_config_from_dict
+from pdecnn.files import sync_folder, write_atomically, write_json
+
+CONFIG, SUMMARY, METRICS, TIMING = "config.json", "summary.json", "metrics.jsonl", "timing.jsonl"
+ENVIRONMENT, PREDICTIONS = "environment.json", "predictions.safetensors"
+WEIGHTS = ("best", "last")
+
+
+class Run:
+    """A run directory that exists."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / CONFIG).is_file():
+            raise CheckpointError(
+                f"{self.folder}: not a run directory (no {CONFIG}); pass what `pdecnn train` made"
+            )
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved config the run was made with."""
+        values = self._read(CONFIG)
+        try:
+            return run_config_from_dict(values)
+        except ConfigError as error:
+            raise CheckpointError(f"{self.folder / CONFIG}: {error}") from error
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The final figures; None while the run is not finished."""
+        if not (self.folder / SUMMARY).exists():
+            return None
+        summary: dict[str, Any] = self._read(SUMMARY)
+        return summary
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One entry per epoch."""
+        path = self.folder / METRICS
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({error})") from error
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """All checkpoint folders, oldest first; their names sort in time."""
+        folder = self.folder / "checkpoints"
+        return sorted(p for p in folder.glob("epoch-*") if ".damaged-" not in p.name)
+
+    def checkpoint_path(self, epoch: int, batch: int) -> Path:
+        """The folder for a checkpoint after so many epochs and batches of the next one."""
+        name = f"epoch-{epoch:04d}" + (f"-batch-{batch:06d}" if batch else "")
+        return self.folder / "checkpoints" / name
+
+    def weights(self, which: str = "best") -> Path:
+        """The `from_pretrained` folder of the best or the last weights."""
+        if which not in WEIGHTS:
+            raise ConfigError(f"weights must be one of {', '.join(WEIGHTS)}, found {which!r}")
+        path = self.folder / which
+        if not path.is_dir():
+            raise CheckpointError(
+                f"{path}: this run has no {which} weights yet; go on with `pdecnn train --output "
+                f"{self.folder} --resume`"
+            )
+        return path
+
+    def write_metrics(self, entries: list[dict[str, Any]]) -> None:
+        """Replace metrics.jsonl, so that a crash leaves whole lines only."""
+        text = "".join(json.dumps(entry) + "\n" for entry in entries)
+        write_atomically(self.folder / METRICS, text.encode())
+
+    def append_timing(self, entry: dict[str, Any]) -> None:
+        """Add a line of wall-clock figures."""
+        with (self.folder / TIMING).open("a") as stream:
+            stream.write(json.dumps(entry) + "\n")
+
+    def link(self, which: str, checkpoint: Path) -> None:
+        """Let `best` or `last` be that checkpoint, atomically."""
+        temporary = self.folder / f".{which}.{os.getpid()}"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(checkpoint.relative_to(self.folder))
+        os.replace(temporary, self.folder / which)
+        sync_folder(self.folder)
+
+    def prune(self, best_epoch: int) -> None:
+        """Keep the best checkpoint and the last two; drop interrupted ones and crash leftovers."""
+        complete = [path for path in self.checkpoints if "-batch-" not in path.name]
+        keep = {*complete[-2:], self.checkpoint_path(best_epoch, 0)}
+        leftovers = (self.folder / "checkpoints").glob(".epoch-*")
+        for path in [*self.checkpoints, *leftovers]:
+            if path not in keep:
+                shutil.rmtree(path)
+
+    def _read(self, name: str) -> Any:
+        path = self.folder / name
+        try:
+            return json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({error})") from error
+
+
+def create_run(folder: Path, config: RunConfig, environment: dict[str, Any]) -> Run:
+    """Make a run directory; an existing run or foreign files are not touched."""
+    if (folder / CONFIG).exists():
+        raise ConfigError(
+            f"{folder} holds a run already; pass --resume to go on with it, or another --output"
+        )
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} holds other files; pass an empty or new folder as --output")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / ENVIRONMENT, environment)
+    write_json(folder / CONFIG, config.to_dict())
+    return Run(folder)
+
+
+def fresh_folder(recipe: str, root: Path = Path("runs")) -> Path:
+    """The first of runs/<recipe>-1, -2, ... that does not exist, created."""
+    root.mkdir(parents=True, exist_ok=True)
+    number = 1
+    while True:
+        folder = root / f"{recipe}-{number}"
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        return folder
+
+
+def newest_folder(recipe: str, root: Path = Path("runs")) -> Path | None:
+    """The run with the highest number of a recipe, or None."""
+    stem = f"{recipe}-"
+    numbers = [
+        int(path.name.removeprefix(stem))
+        for path in root.glob(f"{stem}*")
+        if path.name.removeprefix(stem).isdigit()
+    ]
+    return root / f"{stem}{max(numbers)}" if numbers else None

@@ -1,0 +1,32 @@
+"""TensorBoard events beside the metrics, where TensorBoard is installed."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pdecnn.learning.trainer import EpochReport
+
+
+class EventWriter:
+    """Writes every figure of an epoch as a scalar; does nothing without TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        self._writer: Any = None
+        if find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(folder))
+
+    def write(self, report: EpochReport, timing: dict[str, Any]) -> None:
+        """Add the figures of an epoch."""
+        if self._writer is None:
+            return
+        for name, value in (report._asdict() | timing).items():
+            if name != "epoch":
+                self._writer.add_scalar(name, value, report.epoch)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            self._writer.close()

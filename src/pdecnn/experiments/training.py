@@ -1,0 +1,228 @@
+"""One run from config to summary, resumable at any point."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+
+from pdecnn.data.random_numbers import cpu_generator
+from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.experiments.config import RunConfig, differing_keys
+from pdecnn.experiments.environment import describe_environment, resolve_device
+from pdecnn.experiments.listener import Listener
+from pdecnn.experiments.preparation import Splits, make_network, read_splits
+from pdecnn.experiments.runs import CONFIG, PREDICTIONS, SUMMARY, Run, create_run, fresh_folder
+from pdecnn.experiments.signals import Interrupted, StopSignals
+from pdecnn.experiments.tensorboard import EventWriter
+from pdecnn.files import write_atomically, write_json
+from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
+from pdecnn.learning.metrics import class_scores, evaluate_network
+from pdecnn.learning.trainer import Trainer
+from pdecnn.networks.network import Network
+from pdecnn.networks.pretrained import serialize
+from pdecnn.networks.registry import take_weights
+
+NUM_SHOWN = 6
+TIME_LIMIT = "time_limit"
+# What may differ between a run and its resumption without changing any result.
+_FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "training.evaluation_batch_size"}
+
+
+def train(
+    config: RunConfig,
+    *,
+    output: str | Path | None = None,
+    resume: bool = False,
+    device: str = "auto",
+    initial: str | Path | None = None,
+    listener: Listener | None = None,
+) -> Run:
+    """Train as the config says, or go on with a run, and return its directory.
+
+    `initial` is a run or a `save_pretrained` folder to take the weights from. With `resume` the
+    newest checkpoint that verifies is taken; a finished run is left as it is.
+    """
+    listener = Listener() if listener is None else listener
+    with StopSignals() as signals:
+        where = resolve_device(device)
+        folder = fresh_folder(config.recipe) if output is None else Path(output)
+        run = _open_run(folder, config, resume, where)
+        if run.summary is not None and run.summary["stopped"] != TIME_LIMIT:
+            listener.note(f"{run.folder} is finished; nothing to do")
+            return run
+        config = replace(run.config, data=config.data, training=config.training)
+        splits = read_splits(config.data, config.seed)
+        network = make_network(config, splits.train)
+        if initial is not None:
+            take_weights(network, weights_folder(initial))
+        trainer = Trainer(
+            network.to(where),
+            config.training,
+            train=splits.train,
+            validation=splits.validation,
+            augmentation=config.data.augmentation(),
+            seed=config.seed,
+        )
+        _restore_newest(run, trainer, listener)
+        signals.deferred = True
+        listener.begin(run.folder, trainer)
+        try:
+            _train(run, trainer, signals, listener)
+        except Interrupted:
+            _save(run, trainer)
+            listener.note(f"interrupted; go on with `pdecnn train --output {run.folder} --resume`")
+            raise
+        finally:
+            listener.end()
+        signals.deferred = False
+        _finish(run, trainer, splits)
+    return run
+
+
+def weights_folder(path: str | Path) -> Path:
+    """The `from_pretrained` folder meant by a run directory or by such a folder itself."""
+    path = Path(path)
+    try:
+        return Run(path).weights("best")
+    except CheckpointError:
+        if (path / "model.safetensors").exists():
+            return path
+        raise
+
+
+def load(path: str | Path, weights: str = "best") -> Network:
+    """The trained network of a run directory, or of a `save_pretrained` folder."""
+    path = Path(path)
+    if (path / "model.safetensors").exists():
+        return Network.from_pretrained(path)
+    return Network.from_pretrained(Run(path).weights(weights))
+
+
+def _open_run(folder: Path, config: RunConfig, resume: bool, device: torch.device) -> Run:
+    try:
+        if not (resume and (folder / CONFIG).exists()):
+            return create_run(folder, config, describe_environment(device, config.seed))
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: cannot be written ({error.strerror}); choose another --output"
+        ) from error
+    run = Run(folder)
+    differing = [key for key in differing_keys(run.config, config) if key not in _FREE_ON_RESUME]
+    if differing:
+        raise ConfigError(
+            f"{folder} was made with other settings ({', '.join(differing)}); resume it with its "
+            f"own, or start anew with another --output"
+        )
+    return run
+
+
+def _restore_newest(run: Run, trainer: Trainer, listener: Listener) -> None:
+    """Put the trainer where the newest intact checkpoint was; damaged ones are named and kept."""
+    checkpoints = run.checkpoints
+    failures = []
+    for folder in reversed(checkpoints):
+        try:
+            load_checkpoint(trainer, folder)
+        except CheckpointError as error:
+            listener.note(f"skipped a checkpoint: {error}")
+            failures.append(str(error))
+            continue
+        listener.note(f"resumed from {folder.name}")
+        return
+    if failures:
+        raise CheckpointError(
+            f"{run.folder}: none of its {len(failures)} checkpoints is intact ({failures[0]}); "
+            f"start anew with another --output"
+        )
+
+
+def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener) -> None:
+    entries = run.metrics[: trainer.progress.epoch]
+    writer = EventWriter(run.folder / "tensorboard")
+    begin, first_step = monotonic(), trainer.progress.step
+    deadline = begin + (trainer.config.time_limit_seconds or float("inf"))
+    for report in trainer.epochs(
+        poll=signals.poll, on_step=lambda: listener.step(trainer.progress)
+    ):
+        seconds = monotonic() - begin
+        images = (trainer.progress.step - first_step) * trainer.config.batch_size
+        timing = {
+            "epoch": report.epoch,
+            "seconds": round(seconds, 4),
+            "images_per_second": round(images / max(seconds, 1e-9), 1),
+        }
+        entries.append(report._asdict())
+        # Metrics first: a checkpoint then never lacks the lines of its epochs.
+        _write(run, run.write_metrics, entries)
+        _save(run, trainer)
+        _write(run, run.append_timing, timing)
+        writer.write(report, timing)
+        listener.epoch(report, timing)
+        begin, first_step = monotonic(), trainer.progress.step
+        if begin > deadline:
+            break
+    writer.close()
+
+
+def _save(run: Run, trainer: Trainer) -> None:
+    """Write a checkpoint, then point `best` and `last` at what they mean."""
+    progress = trainer.progress
+    _write(run, save_checkpoint, trainer, run.checkpoint_path(progress.epoch, progress.batch))
+    _write(run, _point, run, trainer)
+
+
+def _point(run: Run, trainer: Trainer) -> None:
+    progress = trainer.progress
+    run.link("last", run.checkpoint_path(progress.epoch, progress.batch))
+    best = run.checkpoint_path(progress.best_epoch, 0)
+    if progress.best_epoch and best.is_dir():
+        run.link("best", best)
+    if not progress.batch:
+        run.prune(progress.best_epoch)
+
+
+def _write(run: Run, action: Callable[..., None], *arguments: Any) -> None:
+    """Write, once more if it fails; then say so, with what was saved before intact."""
+    try:
+        try:
+            action(*arguments)
+        except OSError:
+            action(*arguments)
+    except OSError as error:
+        raise CheckpointError(
+            f"{run.folder}: cannot be written ({error.strerror}); make room or allow writing, "
+            f"then go on with --resume (earlier checkpoints are intact)"
+        ) from error
+
+
+def _finish(run: Run, trainer: Trainer, splits: Splits) -> None:
+    """Test the best weights and write the summary, which marks the run as finished."""
+    _write(run, _point, run, trainer)
+    config, progress = trainer.config, trainer.progress
+    test = splits.test.to(trainer.sums.device)
+    network = Network.from_pretrained(run.weights("best")).to(trainer.sums.device)
+    evaluation = evaluate_network(
+        network, test, batch_size=config.evaluation_batch_size, precision=config.precision
+    )
+    shown = torch.randperm(len(test), generator=cpu_generator("shown images"))[:NUM_SHOWN]
+    sample = test.subset(shown.to(test.images.device))
+    scores = class_scores(network, sample.images, batch_size=NUM_SHOWN, precision=config.precision)
+    predictions = {
+        "images": sample.images,
+        "labels": sample.labels,
+        "probabilities": scores.softmax(1),
+    }
+    summary = {
+        "stopped": progress.stopped or TIME_LIMIT,
+        "epochs": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        "best_validation_accuracy": progress.best_accuracy,
+        "num_weights": network.num_weights,
+        "class_names": list(test.class_names),
+        "test": {**evaluation.to_dict(), "confusion": evaluation.confusion},
+    }
+    _write(run, write_atomically, run.folder / PREDICTIONS, serialize(predictions))
+    _write(run, write_json, run.folder / SUMMARY, summary)

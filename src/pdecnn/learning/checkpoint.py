@@ -1,0 +1,116 @@
+"""A training as a folder: the network as `from_pretrained` reads it, and what resuming needs."""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pdecnn.errors import CheckpointError
+from pdecnn.files import sync_folder, verify_manifest, write_atomically, write_json, write_manifest
+from pdecnn.learning.progress import progress_from_dict
+from pdecnn.learning.trainer import Trainer
+from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weights, serialize
+
+TENSORS, PROGRESS = "state.safetensors", "state.json"
+FILES = (CONFIG, WEIGHTS, TENSORS, PROGRESS)
+FORMAT_VERSION = 1
+
+
+def save_checkpoint(trainer: Trainer, folder: Path) -> None:
+    """Write the folder whole or not at all: it is made elsewhere and renamed into place.
+
+    An intact checkpoint of that name is the same one, a training being deterministic, and stays.
+    """
+    if _intact(folder):
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        temporary.chmod(0o755)
+        trainer.evaluated.save_pretrained(temporary)
+        write_atomically(temporary / TENSORS, serialize(_tensors(trainer)))
+        progress = {"format_version": FORMAT_VERSION, "progress": trainer.progress.to_dict()}
+        write_json(temporary / PROGRESS, progress)
+        write_manifest(temporary, FILES)
+        if folder.exists():  # a damaged one that resuming skipped: moved aside, never deleted
+            folder.rename(folder.with_name(f"{folder.name}.damaged-{os.getpid()}"))
+        temporary.rename(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(folder.parent)
+
+
+def load_checkpoint(trainer: Trainer, folder: Path) -> None:
+    """Put a trainer where the checkpoint was; anything amiss is a CheckpointError."""
+    verify_manifest(folder, required=FILES)
+    path = folder / PROGRESS
+    try:
+        values = json.loads(path.read_bytes())
+        version, progress_values = values["format_version"], values["progress"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path}: not a pdecnn training state ({error!r})") from error
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: format version {version!r}, but this pdecnn reads {FORMAT_VERSION}"
+        )
+    progress = progress_from_dict(progress_values)
+    tensors = deserialize(folder / TENSORS)
+    groups: dict[str, dict[str, Tensor]] = {
+        "weights": {},
+        "velocity": {},
+        "average": {},
+        "sums": {},
+    }
+    for key, tensor in tensors.items():
+        group, _, name = key.partition("/")
+        if group not in groups:
+            raise CheckpointError(f"{folder / TENSORS}: unknown tensor {key!r}")
+        groups[group][name] = tensor
+    _restore(trainer, groups, folder / TENSORS)
+    trainer.progress = progress
+    trainer.loss_scale.value = progress.loss_scale
+    trainer.loss_scale.steps_since_change = progress.loss_scale_age
+
+
+def _intact(folder: Path) -> bool:
+    try:
+        verify_manifest(folder, required=FILES)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _tensors(trainer: Trainer) -> dict[str, Tensor]:
+    trainer.progress.loss_scale = trainer.loss_scale.value
+    trainer.progress.loss_scale_age = trainer.loss_scale.steps_since_change
+    tensors = {f"weights/{k}": v for k, v in trainer.network.state_dict().items()}
+    for name, weight in trainer.network.named_parameters():
+        tensors[f"velocity/{name}"] = trainer.optimizer.velocity(weight)
+    if trainer.average is not None:
+        tensors |= {f"average/{k}": v for k, v in trainer.average.state_dict().items()}
+    tensors["sums/epoch"] = trainer.sums
+    return tensors
+
+
+def _restore(trainer: Trainer, groups: dict[str, dict[str, Tensor]], origin: Path) -> None:
+    load_weights(trainer.network, groups["weights"], origin)
+    if trainer.average is not None:
+        load_weights(trainer.average, groups["average"], origin)
+    elif groups["average"]:
+        raise CheckpointError(f"{origin}: has a moving average but the config has none")
+    weights = dict(trainer.network.named_parameters())
+    sums = groups["sums"].get("epoch")
+    fits = groups["velocity"].keys() == weights.keys() and all(
+        groups["velocity"][name].shape == weight.shape for name, weight in weights.items()
+    )
+    if not fits or sums is None or sums.shape != trainer.sums.shape:
+        raise CheckpointError(f"{origin}: velocities or sums do not fit the network")
+    with torch.no_grad():
+        for name, weight in weights.items():
+            trainer.optimizer.velocity(weight).copy_(groups["velocity"][name])
+        trainer.sums.copy_(sums)

@@ -1,0 +1,119 @@
+"""How good a network is on a set of images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pdecnn.data.batches import evaluation_batches
+from pdecnn.data.image_set import ImageSet
+from pdecnn.errors import DataError
+from pdecnn.learning.precision import autocast
+from pdecnn.networks.network import Network
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Accuracies in [0, 1] and the mean cross entropy, with the confusion matrix behind them."""
+
+    loss: float
+    accuracy: float
+    balanced_accuracy: float
+    """The mean of the classes' accuracies; classes without images left out."""
+    per_class: dict[str, float | None]
+    """The accuracy of each class; None for a class without images."""
+    confusion: list[list[int]]
+    """confusion[i][j]: images of class i taken for class j."""
+    num_images: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as JSON values, without the confusion matrix."""
+        return {
+            "accuracy": self.accuracy,
+            "loss": self.loss,
+            "balanced_accuracy": self.balanced_accuracy,
+            "per_class": self.per_class,
+            "num_images": self.num_images,
+        }
+
+
+def _go_on() -> None:
+    """The default poll: nothing asks to stop."""
+
+
+@torch.no_grad()
+def class_scores(
+    network: Network,
+    images: Tensor,
+    *,
+    batch_size: int,
+    precision: str = "float32",
+    poll: Callable[[], None] = _go_on,
+) -> Tensor:
+    """Scores of all images in evaluation mode; `poll` runs between batches and may raise."""
+    was_training = network.training
+    network.eval()
+    try:
+        parts = []
+        for batch in evaluation_batches(len(images), batch_size):
+            poll()
+            features = network.preprocess(images[batch])
+            with autocast(precision, features.device):
+                scores = network(features)
+            parts.append(scores.to(torch.promote_types(scores.dtype, torch.float32)))
+        return torch.cat(parts)
+    finally:
+        network.train(was_training)
+
+
+def evaluate_network(
+    network: Network,
+    image_set: ImageSet,
+    *,
+    batch_size: int = 250,
+    precision: str = "float32",
+    poll: Callable[[], None] = _go_on,
+) -> Evaluation:
+    """Loss and accuracies of the network on an image set."""
+    if image_set.num_classes != network.num_classes:
+        raise DataError(
+            f"the network tells {network.num_classes} classes apart but the data has "
+            f"{image_set.num_classes}; evaluate on the data it was trained for"
+        )
+    if image_set.channels != network.config.in_channels:
+        raise DataError(
+            f"the network takes {network.config.in_channels} channels but the images have "
+            f"{image_set.channels}"
+        )
+    scores = class_scores(
+        network, image_set.images, batch_size=batch_size, precision=precision, poll=poll
+    )
+    labels = image_set.labels.to(scores.device)
+    loss = functional.cross_entropy(scores.double().cpu(), labels.cpu())
+    return summarize(scores.argmax(1).cpu(), labels.cpu(), image_set.class_names, float(loss))
+
+
+def summarize(
+    predictions: Tensor, labels: Tensor, class_names: tuple[str, ...], loss: float
+) -> Evaluation:
+    """The evaluation of predicted against true classes."""
+    num_classes = len(class_names)
+    pairs = labels * num_classes + predictions
+    confusion = torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes)
+    counts, correct = confusion.sum(1), confusion.diagonal()
+    present = counts > 0
+    rates = correct.double() / counts.clamp(min=1)
+    return Evaluation(
+        loss=loss,
+        accuracy=float(correct.sum()) / len(labels),
+        balanced_accuracy=float(rates[present].mean()),
+        per_class={
+            name: float(rate) if there else None
+            for name, rate, there in zip(class_names, rates, present, strict=True)
+        },
+        confusion=confusion.tolist(),
+        num_images=len(labels),
+    )

@@ -1,0 +1,164 @@
+"""What training minimises: the loss (eq. 4) and the regulariser in time (eq. 13)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.networks.network import Network
+from pdecnn.pde.block import Block
+from pdecnn.pde.convolution import Convolution
+
+LOSSES = ("cross_entropy", "least_squares")
+SMOOTHNESS = ("tv", "h1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig:
+    """The loss S and the regulariser R of eqs. 4 and 13."""
+
+    loss: str = "cross_entropy"
+    """'cross_entropy', or 'least_squares': half the squared distance of the scores to the one-hot
+    label; both are means over the examples."""
+    class_weights: tuple[float, ...] | None = None
+    """A factor for the loss of each class; None: 1 for all."""
+    label_smoothing: float = 0.0
+    """The share of the label that is spread evenly over all classes."""
+    smoothness: str = "tv"
+    """How changes of the weights in time are punished: 'tv' (eq. 13) or 'h1' (squared)."""
+    smoothness_weight: float = 2e-4
+    """alpha_1."""
+    decay_weight: float = 2e-4
+    """alpha_2."""
+    smoothing: float = 1e-3
+    """tau, which rounds the corner of the total variation."""
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise unknown_name("loss", self.loss, LOSSES)
+        if self.smoothness not in SMOOTHNESS:
+            raise unknown_name("smoothness", self.smoothness, SMOOTHNESS)
+        if isinstance(self.class_weights, Sequence):
+            object.__setattr__(self, "class_weights", tuple(self.class_weights))
+            if not all(isfinite(weight) and weight >= 0 for weight in self.class_weights):
+                raise ConfigError(f"class_weights must be at least 0, found {self.class_weights}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing must be in [0, 1), found {self.label_smoothing}")
+        for name in ("smoothness_weight", "decay_weight"):
+            value = getattr(self, name)
+            if not (isfinite(value) and value >= 0):
+                raise ConfigError(f"{name} must be at least 0, found {value}")
+        if not (isfinite(self.smoothing) and self.smoothing > 0):
+            raise ConfigError(f"smoothing must be positive, found {self.smoothing}")
+
+
+class Regularization(NamedTuple):
+    """The two parts of eq. 13, weighted."""
+
+    smoothness: Tensor
+    decay: Tensor
+
+
+class ObjectiveValue(NamedTuple):
+    """The objective and its parts: total = data_loss + smoothness + decay."""
+
+    total: Tensor
+    data_loss: Tensor
+    smoothness: Tensor
+    decay: Tensor
+
+
+class Objective:
+    """S(scores, labels) + R(network) (eqs. 4 and 13).
+
+    alpha_1 -> `smoothness_weight`, alpha_2 -> `decay_weight`, tau -> `smoothing`. The factor 1/2
+    of eq. 4 is left out, as in the authors' code.
+    """
+
+    def __init__(self, config: ObjectiveConfig | None = None) -> None:
+        self.config = ObjectiveConfig() if config is None else config
+
+    def __call__(self, network: Network, scores: Tensor, labels: Tensor) -> ObjectiveValue:
+        """The objective at the network's weights, with the parts by name."""
+        data_loss = self.data_loss(scores, labels)
+        smoothness, decay = self.regularization(network)
+        return ObjectiveValue(data_loss + smoothness + decay, data_loss, smoothness, decay)
+
+    def data_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """The mean loss over the examples, in float32 at least."""
+        config = self.config
+        num_classes = scores.shape[1]
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        weights = None
+        if config.class_weights is not None:
+            if len(config.class_weights) != num_classes:
+                raise ConfigError(
+                    f"class_weights has {len(config.class_weights)} entries for {num_classes} "
+                    f"classes"
+                )
+            weights = scores.new_tensor(config.class_weights)[labels]
+        if config.loss == "cross_entropy":
+            losses = functional.cross_entropy(
+                scores, labels, reduction="none", label_smoothing=config.label_smoothing
+            )
+        else:
+            targets = functional.one_hot(labels, num_classes).to(scores.dtype)
+            targets = targets * (1 - config.label_smoothing) + config.label_smoothing / num_classes
+            losses = (scores - targets).square().sum(1) / 2
+        return (losses if weights is None else weights * losses).mean()
+
+    def regularization(self, network: Network) -> Regularization:
+        """R in its two parts; the constant floor of the smoothed total variation is left out."""
+        smoothness = network.classifier.weight.new_zeros(())
+        decay = network.classifier.weight.square().sum() + network.classifier.bias.square().sum()
+        for stencil in _stencils([network.opening, *network.connectors]):
+            decay = decay + stencil.square().sum()
+        for block in network.blocks:
+            assert isinstance(block, Block)
+            smoothness = smoothness + self._smoothness(block)
+            decay = decay + block.step_size * _sum_of_squares_in_time(block)
+        return Regularization(
+            self.config.smoothness_weight * smoothness, self.config.decay_weight / 2 * decay
+        )
+
+    def _smoothness(self, block: Block) -> Tensor:
+        """The total variation or H1 seminorm in time of all weights of a block."""
+        dt = block.step_size
+        weights = _weights_in_time(block)  # (steps, weights)
+        rates = (weights[1:] - weights[:-1]) / dt
+        if self.config.smoothness == "h1":
+            return dt / 2 * rates.square().sum()
+        # sqrt(r^2 + tau) - sqrt(tau), in a form that does not cancel.
+        squares, corner = rates.square(), sqrt(self.config.smoothing)
+        return dt * (squares / ((squares + self.config.smoothing).sqrt() + corner)).sum()
+
+
+def _weights_in_time(block: Block) -> Tensor:
+    """All trainable weights of each distinct step as a row; one row if the steps share them."""
+    width = block.integrator.layers_per_step
+    layers = list(block.layers)
+    return torch.stack(
+        [
+            torch.cat([weight.flatten() for layer in step for weight in layer.parameters()])
+            for step in (layers[k : k + width] for k in range(0, len(layers), width))
+        ]
+    )
+
+
+def _sum_of_squares_in_time(block: Block) -> Tensor:
+    """sum_j |K_j|^2 over all steps, shared or not."""
+    total = torch.stack([stencil.square().sum() for stencil in _stencils(block.layers)]).sum()
+    repeats = block.num_steps * block.integrator.layers_per_step // len(block.layers)
+    return repeats * total
+
+
+def _stencils(modules: Sequence[nn.Module] | nn.ModuleList) -> Iterator[Tensor]:
+    for module in modules:
+        for part in module.modules():
+            if isinstance(part, Convolution):
+                yield part.stencil

@@ -1,0 +1,129 @@
+"""Stochastic gradient descent with momentum and projection onto a box (Secs. 4 and 5)."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.networks.network import Network
+from pdecnn.pde.convolution import Convolution
+
+BOXES = ("stencils", "all", "none")
+MOMENTUM_CONVENTIONS = ("rate_inside", "rate_outside")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How a gradient becomes an update."""
+
+    momentum: float = 0.9
+    """The share of the velocity that survives a step."""
+    momentum_convention: str = "rate_inside"
+    """'rate_inside': v <- lr g + m v, x <- x - v (the authors'); 'rate_outside': v <- g + m v,
+    x <- x - lr v (PyTorch's). They differ only when the rate changes."""
+    box: str = "stencils"
+    """Which weights are kept in [-box_bound, box_bound] after each step: the block 'stencils'
+    theta^(1), as the paper says; 'all', as the authors' code does; 'none'."""
+    box_bound: float = 1.0
+    """Half the side of the box."""
+    clip_norm: float | None = None
+    """Gradients longer than this are shortened to it; None: never."""
+    average_decay: float | None = None
+    """The moving average of the weights keeps this share a step and is what gets evaluated;
+    None: no average."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum must be in [0, 1), found {self.momentum}")
+        if self.momentum_convention not in MOMENTUM_CONVENTIONS:
+            raise unknown_name(
+                "momentum_convention", self.momentum_convention, MOMENTUM_CONVENTIONS
+            )
+        if self.box not in BOXES:
+            raise unknown_name("box", self.box, BOXES)
+        if not (isfinite(self.box_bound) and self.box_bound > 0):
+            raise ConfigError(f"box_bound must be positive, found {self.box_bound}")
+        if self.clip_norm is not None and not (isfinite(self.clip_norm) and self.clip_norm > 0):
+            raise ConfigError(f"clip_norm must be positive, found {self.clip_norm}")
+        if self.average_decay is not None and not 0 < self.average_decay < 1:
+            raise ConfigError(f"average_decay must be in (0, 1), found {self.average_decay}")
+
+
+class ProjectedSGD(torch.optim.Optimizer):
+    """x <- P(x - velocity), with P the projection of some weights onto a box.
+
+    A torch optimiser like any other: set the rate with `optimizer.learning_rate = ...`.
+    """
+
+    def __init__(
+        self, network: Network, *, learning_rate: float, config: OptimizerConfig | None = None
+    ) -> None:
+        self.config = OptimizerConfig() if config is None else config
+        super().__init__(network.parameters(), {"lr": learning_rate})
+        self.boxed = boxed_weights(network, self.config.box)
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next step."""
+        rate: float = self.param_groups[0]["lr"]
+        return rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self.param_groups[0]["lr"] = value
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update every weight that has a gradient, then project."""
+        if closure is not None:
+            raise ConfigError("ProjectedSGD takes no closure; compute the gradient before step()")
+        weights = [w for w in self.param_groups[0]["params"] if w.grad is not None]
+        gradients = [weight.grad for weight in weights]
+        velocities = [self.velocity(weight) for weight in weights]
+        torch._foreach_mul_(velocities, self.config.momentum)
+        if self.config.momentum_convention == "rate_inside":
+            torch._foreach_add_(velocities, gradients, alpha=self.learning_rate)
+            torch._foreach_sub_(weights, velocities)
+        else:
+            torch._foreach_add_(velocities, gradients)
+            torch._foreach_add_(weights, velocities, alpha=-self.learning_rate)
+        project_(self.boxed, self.config.box_bound)
+
+    def velocity(self, weight: Tensor) -> Tensor:
+        """The velocity of a weight, zero before its first step."""
+        state: dict[str, Any] = self.state[weight]
+        if "velocity" not in state:
+            state["velocity"] = torch.zeros_like(weight)
+        velocity: Tensor = state["velocity"]
+        return velocity
+
+
+def boxed_weights(network: Network, box: str) -> list[Tensor]:
+    """The weights that a box setting keeps bounded."""
+    if box == "none":
+        return []
+    if box == "all":
+        return list(network.parameters())
+    return [part.stencil for part in network.blocks.modules() if isinstance(part, Convolution)]
+
+
+@torch.no_grad()
+def project_(weights: Iterable[Tensor], bound: float) -> None:
+    """Clamp the weights to [-bound, bound], in place."""
+    for weight in weights:
+        weight.clamp_(-bound, bound)
+
+
+@torch.no_grad()
+def update_average_(average: nn.Module, network: nn.Module, decay: float) -> None:
+    """average <- decay average + (1 - decay) network, statistics of batch norms included."""
+    source = network.state_dict()
+    for name, target in average.state_dict().items():
+        if target.is_floating_point():
+            target.lerp_(source[name], 1 - decay)
+        else:
+            target.copy_(source[name])

@@ -1,0 +1,46 @@
+"""Where a training stands: what a checkpoint holds besides tensors."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pdecnn.errors import CheckpointError
+
+
+@dataclass(kw_only=True, slots=True)
+class Progress:
+    """The counters of a training; nothing in it depends on the clock."""
+
+    epoch: int = 0
+    """Epochs completed, validation included."""
+    batch: int = 0
+    """Batches done in the current epoch."""
+    step: int = 0
+    """Batches done altogether."""
+    best_accuracy: float = -1.0
+    """The best validation accuracy so far; -1 before the first validation."""
+    best_epoch: int = 0
+    """The epoch of the first maximum."""
+    nonfinite_in_row: int = 0
+    """Steps skipped since the last good one."""
+    nonfinite_steps: int = 0
+    """Steps skipped altogether for a non-finite loss or gradient."""
+    overflow_steps: int = 0
+    """Steps skipped because a float16 gradient overflowed."""
+    loss_scale: float = 1.0
+    """The factor of the loss in float16."""
+    loss_scale_age: int = 0
+    """Steps since it last changed."""
+    stopped: str | None = None
+    """Why the training is over: 'completed' or 'early_stopping'; None: it is not."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counters as JSON values."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def progress_from_dict(values: object) -> Progress:
+    """The progress of JSON values; unknown or missing keys are errors."""
+    names = {field.name for field in fields(Progress)}
+    if not isinstance(values, dict) or set(values) != names:
+        raise CheckpointError("the progress in this checkpoint has other fields than expected")
+    return Progress(**values)

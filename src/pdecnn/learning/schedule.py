@@ -1,0 +1,68 @@
+"""The learning rate as a function of the step: piecewise constant, linear or cosine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import cos, isfinite, pi
+
+from pdecnn.errors import ConfigError, unknown_name
+
+SCHEDULES = ("piecewise", "linear", "cosine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """How the learning rate changes over a training."""
+
+    schedule: str = "piecewise"
+    """'piecewise': constant in phases; 'linear' and 'cosine': from the first rate to 0 after a
+    linear warm-up."""
+    learning_rates: tuple[float, ...] = (0.1, 0.02, 0.004)
+    """The rate of each phase; 'linear' and 'cosine' take one, their peak."""
+    phases: tuple[float, ...] = (60, 20, 20)
+    """The lengths of the phases relative to each other; scaled to the number of epochs."""
+    warmup: float = 0.0
+    """The share of the training over which the rate rises from 0; for 'linear' and 'cosine'."""
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rates", "phases"):
+            value = getattr(self, name)
+            if isinstance(value, int | float):
+                value = (value,)
+            if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+                raise ConfigError(f"{name} must be a list of numbers, found {value!r}")
+            if not all(isfinite(number) and number > 0 for number in value):
+                raise ConfigError(f"{name} must be positive, found {value!r}")
+            object.__setattr__(self, name, tuple(value))
+        if self.schedule not in SCHEDULES:
+            raise unknown_name("schedule", self.schedule, SCHEDULES)
+        if not 0 <= self.warmup < 1:
+            raise ConfigError(f"warmup must be in [0, 1), found {self.warmup}")
+        if self.schedule == "piecewise":
+            if self.warmup:
+                raise ConfigError("warmup belongs to the schedules 'linear' and 'cosine'")
+            if len(self.phases) != len(self.learning_rates):
+                raise ConfigError(
+                    f"each phase needs a rate: found {len(self.phases)} phases and "
+                    f"{len(self.learning_rates)} learning_rates"
+                )
+
+    def learning_rate(self, step: int, *, steps_per_epoch: int, epochs: int) -> float:
+        """The rate of a step, counted from 0."""
+        if self.schedule == "piecewise":
+            return self._piecewise(step // steps_per_epoch, epochs)
+        progress = (step + 1) / (steps_per_epoch * epochs)
+        peak = self.learning_rates[0]
+        if progress < self.warmup:
+            return peak * progress / self.warmup
+        remaining = (progress - self.warmup) / (1 - self.warmup)
+        if self.schedule == "linear":
+            return peak * max(0.0, 1 - remaining)
+        return peak * (1 + cos(pi * min(1.0, remaining))) / 2
+
+    def _piecewise(self, epoch: int, epochs: int) -> float:
+        whole = sum(self.phases)
+        for rate, end in zip(self.learning_rates, accumulate(self.phases), strict=True):
+            if epoch < round(epochs * end / whole):
+                return rate
+        return self.learning_rates[-1]

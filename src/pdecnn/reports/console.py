@@ -1,0 +1,144 @@
+"""How a run looks in a terminal, and in a log file."""
+
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from pdecnn.experiments.listener import Listener
+from pdecnn.experiments.recipes import list_recipes, recipe
+from pdecnn.experiments.runs import Run
+from pdecnn.learning.progress import Progress as TrainingProgress
+from pdecnn.learning.trainer import EpochReport, Trainer
+
+_REFRESH_SECONDS = 0.5
+
+
+class ConsoleListener(Listener):
+    """A live bar on a terminal, one plain line an epoch elsewhere."""
+
+    def __init__(self, *, to_stderr: bool = False) -> None:
+        self.console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
+        self.trainer: Trainer | None = None
+        self.bar: Progress | None = None
+        self.last_refresh = 0.0
+        self.begin_time = monotonic()
+        self.begin_step = 0
+
+    def begin(self, folder: Path, trainer: Trainer) -> None:
+        """Say what is trained on what, and start the bar on a terminal."""
+        self.trainer = trainer
+        device = trainer.sums.device
+        self.console.print(
+            f"{folder}: {trainer.network.num_weights:,} weights, {len(trainer.train):,} training "
+            f"and {len(trainer.validation):,} validation images, {trainer.config.epochs} epochs "
+            f"on {device}, seed {trainer.seed}"
+        )
+        self.begin_time, self.begin_step = monotonic(), trainer.progress.step
+        if self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("epoch {task.fields[epoch]}"),
+                BarColumn(bar_width=20),
+                TextColumn(
+                    "loss {task.fields[loss]}  accuracy {task.fields[accuracy]}  "
+                    "validation {task.fields[validation]}  {task.fields[speed]} images/s"
+                ),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self.bar.start()
+            self.bar.add_task(
+                "train",
+                total=trainer.steps_per_epoch * trainer.config.epochs,
+                completed=trainer.progress.step,
+                epoch=trainer.progress.epoch + 1,
+                loss="-",
+                accuracy="-",
+                validation="-",
+                speed="-",
+            )
+
+    def step(self, progress: TrainingProgress) -> None:
+        """Move the bar, twice a second at most: reading the sums waits for the device."""
+        now = monotonic()
+        if self.bar is None or self.trainer is None or now - self.last_refresh < _REFRESH_SECONDS:
+            return
+        self.last_refresh = now
+        sums = self.trainer.sums.tolist()
+        count = max(sums[5], 1.0)
+        images = (progress.step - self.begin_step) * self.trainer.config.batch_size
+        self.bar.update(
+            self.bar.task_ids[0],
+            completed=progress.step,
+            epoch=progress.epoch + 1,
+            loss=f"{sums[1] / count:.3f}",
+            accuracy=f"{sums[4] / count:.1%}",
+            speed=f"{images / (now - self.begin_time):,.0f}",
+        )
+
+    def epoch(self, report: EpochReport, timing: dict[str, Any]) -> None:
+        """Show the validation accuracy, or print the epoch's line."""
+        if self.bar is not None:
+            shown = f"{report.validation_accuracy:.1%}"
+            self.bar.update(self.bar.task_ids[0], validation=shown)
+            return
+        assert self.trainer is not None
+        remaining = (self.trainer.config.epochs - report.epoch) * timing["seconds"]
+        skipped = report.nonfinite_steps + report.overflow_steps
+        self.console.print(
+            f"epoch {report.epoch:3d}  loss {report.data_loss:.4f}  accuracy "
+            f"{report.accuracy:.1%}  validation {report.validation_accuracy:.1%}  "
+            f"{timing['images_per_second']:,.0f} images/s  {remaining:,.0f} s left"
+            + (f"  {skipped} steps skipped" if skipped else "")
+        )
+
+    def note(self, text: str) -> None:
+        """Print the line."""
+        self.console.print(text)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def finished(self, run: Run, figures: list[Path]) -> None:
+        """Say how good the network is and where everything lies."""
+        summary = run.summary
+        if summary is None:
+            return
+        test = summary["test"]
+        self.console.print(
+            f"test accuracy {test['accuracy']:.2%} (loss {test['loss']:.3f}, "
+            f"{test['num_images']:,} images) with the weights of epoch {summary['best_epoch']}, "
+            f"the best of {summary['epochs']} by validation accuracy "
+            f"({summary['best_validation_accuracy']:.2%})"
+        )
+        if figures:
+            names = ", ".join(path.name for path in figures if path.suffix == ".png")
+            self.console.print(f"figures in {figures[0].parent}: {names}")
+
+
+def print_recipes() -> None:
+    """A table of all recipes."""
+    table = Table("recipe", "data", "epochs", "batch", "rates", box=None, pad_edge=False)
+    for name in list_recipes():
+        config = recipe(name)
+        training = config.training
+        rates = ", ".join(f"{rate:g}" for rate in training.learning_rates)
+        table.add_row(name, config.data.name, str(training.epochs), str(training.batch_size), rates)
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+def print_models(counts: dict[str, int]) -> None:
+    """A table of all networks."""
+    table = Table("model", "weights", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    for name, count in counts.items():
+        table.add_row(name, f"{count:,}")
+    Console(width=None if sys.stdout.isatty() else 100).print(table)

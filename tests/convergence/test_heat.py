@@ -1,0 +1,92 @@
+"""The heat equation: a parabolic block with K = grad converges to expm (correction 11)."""
+
+from itertools import pairwise
+
+import numpy
+import pytest
+import scipy.linalg
+import torch
+
+from pdecnn.pde import Block, SymmetricLayer
+from tests.blocks import make_features
+from tests.convergence.test_orders import fitted_slope
+from tests.dense import dense_convolution, dense_matrix
+
+SIZES = {1: (12,), 2: (5, 6), 3: (3, 4, 3)}
+MESH_SIZE = 0.2
+
+
+def heat_layer(dimension):
+    """F_sym = the discrete Laplacian: K = [0 -1 1]/h along each axis, 1 -> d channels."""
+    layer = SymmetricLayer(
+        1,
+        hidden_channels=dimension,
+        dimension=dimension,
+        activation="identity",
+        normalization="none",
+    ).double()
+    with torch.no_grad():
+        layer.convolution.stencil.zero_()
+        for axis in range(dimension):
+            centre = [axis, 0, *(1,) * dimension]
+            ahead = list(centre)
+            ahead[2 + axis] = 2
+            layer.convolution.stencil[tuple(centre)] = -1 / MESH_SIZE
+            layer.convolution.stencil[tuple(ahead)] = 1 / MESH_SIZE
+    return layer
+
+
+def eigenvalues_1d(num_pixels):
+    """(4/h^2) sin^2((2k-1) pi / (2 (2n+1))), k = 1 ... n: Neumann left, Dirichlet right."""
+    k = numpy.arange(1, num_pixels + 1)
+    sines = numpy.sin((2 * k - 1) * numpy.pi / (2 * (2 * num_pixels + 1)))
+    return 4 / MESH_SIZE**2 * sines**2
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_the_eigenvalues_are_those_of_the_laplacian(dimension):
+    size = SIZES[dimension]
+    matrix = -dense_matrix(heat_layer(dimension), (1, *size))
+    expected = numpy.zeros(1)
+    for num_pixels in size:
+        expected = numpy.add.outer(expected, eigenvalues_1d(num_pixels)).ravel()
+    found = numpy.linalg.eigvalsh(matrix.numpy())
+    numpy.testing.assert_allclose(found, numpy.sort(expected), rtol=1e-12)
+
+
+def test_the_operator_is_minus_k_transposed_k():
+    layer = heat_layer(2)
+    gradient = dense_convolution(layer.convolution, SIZES[2])
+    found = dense_matrix(layer, (1, *SIZES[2]))
+    torch.testing.assert_close(found, -gradient.T @ gradient, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_a_parabolic_block_converges_to_the_matrix_exponential_with_slope_one(dimension):
+    size = SIZES[dimension]
+    layer = heat_layer(dimension)
+    final_time = 0.05
+    features = make_features(batch=3, channels=1, size=size, dimension=dimension)
+    generator = dense_matrix(layer, (1, *size)).numpy()
+    exact = features.flatten(1).numpy() @ scipy.linalg.expm(final_time * generator).T
+    step_sizes, errors = [], []
+    for num_steps in (64, 128, 256, 512):
+        step_size = final_time / num_steps
+        block = Block([layer], "forward_euler", step_size=step_size, num_steps=num_steps)
+        with torch.no_grad():
+            found = block(features).flatten(1).numpy()
+        errors.append(float(numpy.linalg.norm(found - exact)))
+        step_sizes.append(step_size)
+    assert abs(fitted_slope(step_sizes, errors) - 1) <= 0.1, errors
+
+
+def test_heat_smooths():
+    """Below the bound h^2/(2 d) the features and their variation never increase."""
+    layer = heat_layer(2)
+    block = Block([layer], "forward_euler", step_size=MESH_SIZE**2 / 4, num_steps=50)
+    with torch.no_grad():
+        states = [state for (state,) in block.trajectory(make_features(channels=1, size=(8, 8)))]
+        energies = [float(layer.convolution(state).norm()) for state in states]
+        sizes = [float(state.norm()) for state in states]
+    assert all(later <= earlier for earlier, later in pairwise(energies))
+    assert all(later <= earlier for earlier, later in pairwise(sizes))

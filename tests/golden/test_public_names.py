@@ -1,0 +1,91 @@
+"""Public names are a promise: removing one fails here, adding one means adding it here."""
+
+import importlib
+import inspect
+
+import pytest
+
+import pdecnn
+
+NAMES = {
+    "pdecnn": """
+        Activation Block CheckpointError Classifier ConfigError Connector Convolution DataError
+        DivergedError ForwardEuler Leapfrog Network NetworkConfig Opening Preprocessing
+        ResidualLayer RungeKutta4 SymmetricLayer TotalVariationNorm Verlet create_model
+        list_models pde_coefficients pde_terms rediscretize register_activation register_model
+        stencil_from_pde_coefficients
+    """,
+    "pdecnn.pde": """
+        AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES
+        Block Convolution ForwardEuler Grid INTEGRATORS Leapfrog ResidualLayer RungeKutta4 Shear
+        SymmetricLayer TotalVariationNorm Verlet list_activations pde_coefficients pde_terms
+        rediscretize register_activation stencil_from_pde_coefficients
+    """,
+    "pdecnn.networks": """
+        Classifier Connector Network NetworkConfig Opening Preprocessing create_model list_models
+        register_model
+    """,
+}
+MODELS = [
+    f"{dynamics}_{data_set}"
+    for dynamics in ("hamiltonian", "parabolic", "resnet", "second_order")
+    for data_set in ("cifar10", "cifar100", "digits", "stl10")
+]
+SETTINGS = """
+    channels in_channels num_classes layer integrator num_steps step_size activation normalization
+    epsilon backprop dimension share_weights
+"""
+NETWORK_METHODS = """
+    forward forward_features forward_head forward_intermediates from_pretrained num_classes
+    num_weights preprocess reset_classifier save_pretrained
+"""
+
+
+@pytest.mark.parametrize("module_name", NAMES)
+def test_public_names_are_frozen(module_name):
+    module = importlib.import_module(module_name)
+    public = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    assert public == set(NAMES[module_name].split())
+
+
+@pytest.mark.parametrize("module_name", NAMES)
+def test_every_public_class_and_function_is_documented(module_name):
+    module = importlib.import_module(module_name)
+    for name in NAMES[module_name].split():
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert value.__doc__, f"{module_name}.{name} has no docstring"
+
+
+def test_models_are_frozen():
+    # Other tests may register models of their own.
+    assert set(MODELS) <= set(pdecnn.list_models())
+    assert len(MODELS) == 16
+
+
+def test_settings_of_a_network_are_frozen():
+    assert list(pdecnn.NetworkConfig.__dataclass_fields__) == SETTINGS.split()
+
+
+def test_methods_of_a_network_are_there():
+    for name in NETWORK_METHODS.split():
+        assert hasattr(pdecnn.Network, name), name
+
+
+def test_integrators_and_modes_are_frozen():
+    assert [integrator.name for integrator in pdecnn.pde.INTEGRATORS] == [
+        "forward_euler",
+        "runge_kutta_4",
+        "verlet",
+        "leapfrog",
+        "leapfrog_second_order",
+    ]
+    assert pdecnn.pde.BACKPROP_MODES == ("stored", "checkpointed", "reversible", "exact")
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert importlib.import_module("importlib.metadata").version("pdecnn") == pdecnn.__version__

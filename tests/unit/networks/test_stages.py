@@ -1,0 +1,75 @@
+"""Opening, connector and classifier against PyTorch's own layers."""
+
+import pytest
+import torch
+from torch import nn
+
+from pdecnn import Classifier, Connector, Opening
+from pdecnn.networks.stages import pool_features
+
+CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+POOLS = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}
+SIZES = {1: (9,), 2: (9, 6), 3: (5, 4, 3)}
+
+
+def reference(stage, dimension):
+    convolution = stage.convolution
+    twin = CONVOLUTIONS[dimension](
+        convolution.in_channels,
+        convolution.out_channels,
+        convolution.stencil_size,
+        padding=convolution.padding,
+        bias=False,
+    )
+    twin.weight.data = convolution.stencil.data
+    return nn.Sequential(twin, NORMS[dimension](convolution.out_channels, eps=1e-4), nn.ReLU())
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+@pytest.mark.parametrize("training", [True, False])
+def test_opening(dimension, training):
+    opening = Opening(3, 5, dimension=dimension).train(training)
+    images = torch.randn(4, 3, *SIZES[dimension])
+    expected = reference(opening, dimension).train(training)(images)
+    torch.testing.assert_close(opening(images), expected)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_connector_with_and_without_pooling(dimension):
+    features = torch.randn(4, 3, *SIZES[dimension])
+    for pool in (True, False):
+        connector = Connector(3, 5, dimension=dimension, pool=pool)
+        expected = reference(connector, dimension)(features)
+        if pool:
+            expected = POOLS[dimension](2)(expected)
+        torch.testing.assert_close(connector(features), expected)
+
+
+def test_pooling_drops_the_last_row_and_column_of_an_odd_size():
+    connector = Connector(2, 2).eval()
+    features = torch.randn(1, 2, 5, 7)
+    changed = features.clone()
+    changed[..., 4, :] = 9
+    changed[..., 6] = 9
+    assert connector(features).shape == (1, 2, 2, 3)
+    assert torch.equal(connector(features), connector(changed))
+
+
+@pytest.mark.parametrize("spatial", [(1,), (4, 3), (2, 3, 2)])
+def test_classifier_is_affine_on_the_mean_over_pixels(spatial):
+    classifier = Classifier(6, 4)
+    features = torch.randn(3, 6, *spatial)
+    pooled = features.mean(tuple(range(2, features.dim())))
+    torch.testing.assert_close(pool_features(features), pooled)
+    expected = nn.functional.linear(pooled, classifier.weight, classifier.bias)
+    torch.testing.assert_close(classifier(features), expected)
+
+
+def test_only_the_classifier_has_a_bias_outside_the_norms():
+    assert [name for name, _ in Opening(3, 4).named_parameters()] == [
+        "convolution.stencil",
+        "normalization.weight",
+        "normalization.bias",
+    ]
+    assert [name for name, _ in Classifier(3, 4).named_parameters()] == ["weight", "bias"]

@@ -1,0 +1,65 @@
+"""The grid of exact reversal: rounding, its range, and what is not on it."""
+
+import pytest
+import torch
+
+from pdecnn.errors import ConfigError, DivergedError
+from pdecnn.pde import Grid
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bits", [1, 12, 22])
+def test_rounding_gives_the_nearest_multiple_and_is_idempotent(bits, dtype):
+    grid = Grid(bits)
+    values = torch.linspace(-1.9, 1.9, 997, dtype=dtype)
+    rounded = grid.round(values)
+    assert (rounded - values).abs().max() <= 2.0 ** -(bits + 1)
+    assert torch.equal(rounded * 2**bits, (rounded * 2**bits).round())
+    assert torch.equal(grid.round(rounded), rounded)
+    assert torch.equal(grid.round(-values), -rounded)
+
+
+def test_the_gradient_goes_straight_through():
+    values = torch.linspace(-1, 1, 11, requires_grad=True)
+    weights = torch.linspace(1, 2, 11)
+    (gradient,) = torch.autograd.grad(Grid(3).round(values), values, weights)
+    assert torch.equal(gradient, weights)
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 2.0**12), (torch.float64, 2.0**41)])
+def test_below_the_limit_sums_are_exact_and_at_it_they_are_not(dtype, limit):
+    grid = Grid(12)
+    assert grid.limit(dtype) == limit
+    point = 2.0**-12
+    largest = torch.tensor(limit - point, dtype=dtype)
+    assert float((largest - point) + point) == float(largest)
+    grid.check_extent(largest, dtype)
+    at_the_limit = torch.tensor(limit, dtype=dtype)
+    assert float((at_the_limit + point) - point) != limit
+    with pytest.raises(DivergedError, match="left the range of exact reversal"):
+        grid.check_extent(at_the_limit, dtype)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 4096.0, -1e30])
+def test_a_state_out_of_range_is_refused(value):
+    component = torch.zeros(2, 3)
+    component[1, 1] = value
+    with pytest.raises(DivergedError, match="limit 4096 with grid_bits=12"):
+        Grid().check_state((torch.zeros(2, 3), component))
+
+
+def test_a_state_off_the_grid_is_refused():
+    with pytest.raises(ValueError, match=r"needs a state on the grid 2\^-12"):
+        Grid().check_state((torch.zeros(2), torch.tensor([0.0, 0.1])))
+    Grid().check_state((torch.zeros(2), Grid().round(torch.tensor([0.0, 0.1]))))
+
+
+def test_a_state_in_half_precision_is_refused():
+    with pytest.raises(ValueError, match=r"float32 or float64 state, found torch.bfloat16"):
+        Grid().check_state((torch.zeros(2, dtype=torch.bfloat16),))
+
+
+@pytest.mark.parametrize("bits", [0, 23, -1, 1.5, "12"])
+def test_other_numbers_of_bits_are_refused(bits):
+    with pytest.raises(ConfigError, match=f"from 1 to 22, found {bits}"):
+        Grid(bits)

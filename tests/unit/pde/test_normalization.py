@@ -1,0 +1,146 @@
+"""The total variation norm: its formula, its behaviour at zero, and narrow dtypes."""
+
+import pytest
+import torch
+from torch import nn
+
+from pdecnn.errors import ConfigError
+from pdecnn.pde import SymmetricLayer, TotalVariationNorm
+from pdecnn.pde.normalization import ChannelAffine, make_normalization
+from tests.blocks import make_features, randomize_
+
+
+def naive_tv_norm(features, epsilon, scale, bias):
+    """Eq. 9 pixel by pixel."""
+    normalized = torch.empty_like(features)
+    flat, out = features.flatten(2), normalized.flatten(2)
+    for image in range(flat.shape[0]):
+        for pixel in range(flat.shape[2]):
+            values = flat[image, :, pixel]
+            root = (sum(float(v) ** 2 for v in values) + epsilon) ** 0.5
+            out[image, :, pixel] = scale * values / root + bias
+    return out.reshape(features.shape)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_formula(dimension):
+    norm = randomize_(TotalVariationNorm(4, epsilon=0.01).double(), 1)
+    features = make_features(dimension=dimension)
+    with torch.no_grad():
+        expected = naive_tv_norm(features, 0.01, norm.affine.scale, norm.affine.bias)
+        torch.testing.assert_close(norm(features), expected, rtol=1e-13, atol=1e-14)
+
+
+def test_the_sum_is_over_channels_not_their_mean():
+    norm = TotalVariationNorm(100, epsilon=1e-12, affine=False)
+    assert norm(torch.ones(1, 100, 1, 1)).flatten()[0] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_value_and_gradient_at_zero_are_finite(dtype):
+    norm = TotalVariationNorm(3, epsilon=1e-3)
+    features = torch.zeros(2, 3, 4, 4, dtype=dtype, requires_grad=True)
+    normalized = norm(features)
+    assert normalized.dtype == dtype
+    assert torch.equal(normalized, torch.zeros_like(normalized))
+    normalized.sum().backward()
+    torch.testing.assert_close(
+        features.grad, torch.full_like(features, 1e-3**-0.5), rtol=1e-2, atol=0
+    )
+    assert all(parameter.grad.isfinite().all() for parameter in norm.parameters())
+
+
+def test_large_float16_values_do_not_overflow():
+    norm = TotalVariationNorm(64, affine=False)
+    features = torch.full((1, 64, 2, 2), 6e4, dtype=torch.float16, requires_grad=True)
+    normalized = norm(features)
+    assert normalized.dtype == torch.float16
+    torch.testing.assert_close(normalized, torch.full_like(normalized, 0.125))
+    normalized.sum().backward()
+    assert features.grad.isfinite().all()
+
+
+def test_small_float16_values_do_not_lose_epsilon():
+    norm = TotalVariationNorm(1, epsilon=1e-8, affine=False)  # below float16's smallest number
+    normalized = norm(torch.zeros(1, 1, 1, 1, dtype=torch.float16))
+    assert torch.equal(normalized, torch.zeros_like(normalized))
+
+
+def test_bfloat16_sums_are_taken_in_float32():
+    """In bfloat16 a running sum of ones would stop at 256."""
+    channels = 1025
+    features = torch.ones(1, channels, 1, 1, dtype=torch.bfloat16)
+    normalized = TotalVariationNorm(channels, affine=False)(features)
+    assert normalized.dtype == torch.bfloat16
+    expected = (features.float() / (channels + 1e-3) ** 0.5).bfloat16()
+    assert torch.equal(normalized, expected)
+
+
+def test_bfloat16_weights_keep_the_dtype():
+    norm = randomize_(TotalVariationNorm(4), 0).bfloat16()
+    assert norm(make_features(dtype=torch.bfloat16)).dtype == torch.bfloat16
+    assert randomize_(TotalVariationNorm(4), 0)(make_features(dtype=torch.bfloat16)).dtype == (
+        torch.bfloat16
+    )
+
+
+def test_channels_last_is_kept_and_changes_nothing():
+    norm = randomize_(TotalVariationNorm(4).double(), 0)
+    features = make_features()
+    last = features.to(memory_format=torch.channels_last)
+    normalized = norm(last)
+    assert normalized.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(normalized, norm(features), rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_gradcheck(affine):
+    norm = randomize_(TotalVariationNorm(3, affine=affine).double(), 0)
+    features = make_features(channels=3, size=(2, 2), requires_grad=True)
+    assert torch.autograd.gradcheck(norm, features)
+    assert torch.autograd.gradcheck(norm, 1e-2 * features.detach().requires_grad_())
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1e-3, float("nan")])
+def test_epsilon_must_be_positive(epsilon):
+    with pytest.raises(ConfigError, match=f"epsilon must be positive, found {epsilon}"):
+        TotalVariationNorm(3, epsilon=epsilon)
+    with pytest.raises(ConfigError, match="epsilon"):
+        SymmetricLayer(3, epsilon=epsilon)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5), (3,)])
+def test_wrong_channels_are_refused(shape):
+    with pytest.raises(ValueError, match=r"\(batch, 3, ...\), found") as caught:
+        TotalVariationNorm(3)(torch.zeros(shape))
+    assert str(shape) in str(caught.value)
+
+
+def test_normalizations_by_name():
+    def make(name, **options):
+        return make_normalization(
+            name, 3, **{"dimension": 2, "epsilon": 1e-3, "affine": None, **options}
+        )
+
+    assert isinstance(make("tv"), TotalVariationNorm)
+    assert make("tv").affine is not None
+    assert make("tv", affine=False).affine is None
+    assert isinstance(make("none"), nn.Identity)
+    assert isinstance(make("none", affine=True), ChannelAffine)
+    assert isinstance(make("batch"), nn.BatchNorm2d)
+    assert isinstance(make("batch", dimension=1), nn.BatchNorm1d)
+    assert isinstance(make("batch", dimension=3), nn.BatchNorm3d)
+    assert make("batch").eps == 1e-4
+    assert make("batch").momentum == 0.1
+    assert make("batch", affine=False).weight is None
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("TV", None), ("batchnorm", "batch"), ("nome", "none"), ("tvv", "tv")]
+)
+def test_an_unknown_normalization_is_refused_with_the_nearest_name(name, nearest):
+    with pytest.raises(ConfigError, match=f"unknown normalization '{name}'") as caught:
+        SymmetricLayer(3, normalization=name)
+    if nearest is not None:
+        assert f"did you mean '{nearest}'?" in str(caught.value)
+    assert "known: batch, none, tv" in str(caught.value)

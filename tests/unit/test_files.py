@@ -1,0 +1,146 @@
+"""Files are whole or absent, and one flipped bit is noticed."""
+
+import json
+import os
+import stat
+
+import pytest
+
+from pdecnn.errors import CheckpointError
+from pdecnn.files import MANIFEST, verify_manifest, write_atomically, write_json, write_manifest
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "a.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "b.txt").write_text("text\n")
+    write_manifest(tmp_path, ("b.txt", "a.bin"))
+    return tmp_path
+
+
+def test_a_write_leaves_one_readable_file(tmp_path):
+    path = tmp_path / "file"
+    write_atomically(path, b"one")
+    write_atomically(path, b"two")
+    assert path.read_bytes() == b"two"
+    assert os.listdir(tmp_path) == ["file"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("function", ["replace", "fsync", "chmod"])
+def test_a_failed_write_leaves_the_old_file_and_no_temporary(tmp_path, monkeypatch, function):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, function, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_no_temporary(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_old_file_is_there_until_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    events = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (events.append(("fsync", path.read_bytes())), fsync(fd))[1]
+    )
+    monkeypatch.setattr(
+        os,
+        "replace",
+        lambda a, b: (events.append(("replace", path.read_bytes())), replace(a, b))[1],
+    )
+    write_atomically(path, b"new")
+    assert events == [("fsync", b"old"), ("replace", b"old"), ("fsync", b"new")]
+
+
+def test_json_keeps_the_order_of_keys_and_ends_with_a_newline(tmp_path):
+    write_json(tmp_path / "x.json", {"b": 1, "a": [1.5, "ä"]})
+    text = (tmp_path / "x.json").read_text()
+    assert list(json.loads(text)) == ["b", "a"]
+    assert json.loads(text)["a"] == [1.5, "ä"]
+    assert text.endswith("}\n")
+
+
+def test_an_intact_folder_verifies(folder):
+    verify_manifest(folder)
+    verify_manifest(folder, ("a.bin", "b.txt"))
+    assert list(json.loads((folder / MANIFEST).read_text())["sha256"]) == ["a.bin", "b.txt"]
+
+
+@pytest.mark.parametrize("bit", range(0, 256 * 8, 97))
+def test_one_flipped_bit_is_noticed(folder, bit):
+    content = bytearray((folder / "a.bin").read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    (folder / "a.bin").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"a\.bin: damaged"):
+        verify_manifest(folder)
+
+
+def test_a_missing_file_is_noticed(folder):
+    (folder / "b.txt").unlink()
+    with pytest.raises(CheckpointError, match=r"b\.txt: missing"):
+        verify_manifest(folder)
+
+
+def test_a_file_the_manifest_leaves_out_is_noticed_when_required(folder):
+    write_manifest(folder, ("a.bin",))
+    verify_manifest(folder, ("a.bin",))
+    with pytest.raises(CheckpointError, match=r"does not name b\.txt"):
+        verify_manifest(folder, ("a.bin", "b.txt"))
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "sub/file", "..", ".", "", "\0"])
+def test_a_manifest_cannot_name_files_elsewhere(tmp_path, name):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("x")
+    write_json(folder / MANIFEST, {"sha256": {name: "0" * 64}})
+    with pytest.raises(CheckpointError, match="missing"):
+        verify_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"sha256": []}',
+        b'{"sha256": null}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"sha256": {"a.bin": null, "b.txt": 3}}',
+    ],
+)
+def test_a_damaged_manifest_is_a_checkpoint_error(folder, content):
+    (folder / MANIFEST).write_bytes(content)
+    with pytest.raises(CheckpointError):
+        verify_manifest(folder)
+
+
+def test_a_missing_manifest_is_a_checkpoint_error(folder):
+    (folder / MANIFEST).unlink()
+    with pytest.raises(CheckpointError, match=r"manifest\.json: unreadable"):
+        verify_manifest(folder)
