@@ -15,7 +15,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/pdecnn demo
+	$(BIN)/pdecnn train
+	$(BIN)/pdecnn evaluate "$$(ls -td runs/hamiltonian_digits-* | head -n 1)"
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow and not gpu"

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from itertools import count
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from pdecnn.pde import INTEGRATORS, AbstractIntegrator, Block, SymmetricLayer
+from pdecnn.pde import BACKPROP_MODES, INTEGRATORS, AbstractIntegrator, Block, SymmetricLayer
 
 IRREVERSIBLE = tuple(integrator for integrator in INTEGRATORS if not integrator.reversible)
 REVERSIBLE = tuple(integrator for integrator in INTEGRATORS if integrator.reversible)
@@ -17,6 +18,21 @@ SIZES = {1: (6,), 2: (5, 4), 3: (3, 4, 3)}
 def integrator_name(integrator: object) -> str | None:
     """A test id for integrators; None, so pytest's own, for all else."""
     return integrator.name if isinstance(integrator, AbstractIntegrator) else None
+
+
+every_integrator = pytest.mark.parametrize("integrator", INTEGRATORS, ids=integrator_name)
+every_reversible = pytest.mark.parametrize("integrator", REVERSIBLE, ids=integrator_name)
+every_combination = pytest.mark.parametrize(
+    ("integrator", "backprop"),
+    [
+        (integrator, backprop)
+        for integrator in INTEGRATORS
+        for backprop in BACKPROP_MODES
+        if integrator.reversible or backprop in ("stored", "checkpointed")
+    ],
+    ids=integrator_name,
+)
+both_reversing_modes = pytest.mark.parametrize("backprop", ["reversible", "exact"])
 
 
 def randomize_(module: nn.Module, seed: int, *, deviation: float = 0.3) -> nn.Module:

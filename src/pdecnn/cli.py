@@ -87,7 +87,7 @@ def train(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Train a network and leave everything about it in a run directory."""
+    """Train a network and leave all about it in a run directory."""
     del debug
     from pdecnn import experiments, reports
     from pdecnn.reports.console import ConsoleListener
@@ -115,7 +115,7 @@ def evaluate(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure a trained run on its test or validation images; JSON on stdout."""
+    """Measure a run on its test or validation images; JSON on stdout."""
     del debug
     from pdecnn import experiments
 
@@ -126,14 +126,14 @@ def evaluate(
 @app.command()
 def predict(
     run: RunArgument,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files.")],
     top: Annotated[int, typer.Option("--top", help="How many classes an image.")] = 3,
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Name the most probable classes of image files; CSV on stdout, or JSON."""
+    """Name the most probable classes of image files; CSV or JSON."""
     del debug
     from pdecnn import experiments
 
@@ -165,7 +165,7 @@ def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
 
 @app.command()
 def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """List the networks that `create_model` knows, with their weight counts."""
+    """List the networks that `create_model` knows and their sizes."""
     del debug
     from pdecnn.networks import create_model, list_models
 
@@ -192,7 +192,7 @@ def main() -> None:
         code = _exit_code(error)
         if code is None or "--debug" in sys.argv:
             raise
-        print(f"pdecnn: {error}", file=sys.stderr)
+        print("pdecnn:", *str(error).splitlines(), file=sys.stderr)  # one line, whatever it quotes
         sys.exit(code)
 
 

@@ -16,8 +16,11 @@ _BAD_MANIFEST = (OSError, ValueError, KeyError, TypeError, AttributeError, Recur
 def write_atomically(path: Path, content: bytes) -> None:
     """Write so that a reader, or a crash, meets the old file or the new one, never half.
 
-    A unique temporary file in the same folder, flushed to the disk, replaces the old one.
+    A unique temporary file in the same folder, flushed to the disk, replaces the old one; a file
+    that holds the content already is left alone.
     """
+    if os.path.isfile(path) and path.read_bytes() == content:
+        return
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -10,10 +10,11 @@ import pdecnn
 NAMES = {
     "pdecnn": """
         Activation Block CheckpointError Classifier ConfigError Connector Convolution DataError
-        DivergedError ForwardEuler Leapfrog Network NetworkConfig Opening Preprocessing
-        ResidualLayer RungeKutta4 SymmetricLayer TotalVariationNorm Verlet create_model
-        list_models pde_coefficients pde_terms rediscretize register_activation register_model
-        stencil_from_pde_coefficients
+        DivergedError ForwardEuler Leapfrog Network NetworkConfig Objective ObjectiveConfig
+        Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4 SymmetricLayer
+        TotalVariationNorm TrainingConfig Verlet create_model evaluate list_models list_recipes
+        load pde_coefficients pde_terms predict recipe rediscretize register_activation
+        register_model stencil_from_pde_coefficients train
     """,
     "pdecnn.pde": """
         AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES

@@ -65,9 +65,7 @@ def test_refine_then_coarsen_is_the_identity(stencil_on_mesh, factor):
     stencil, mesh_sizes = stencil_on_mesh
     dimension = stencil.dim() - 2
     fine = (
-        [factor * h for h in mesh_sizes]
-        if isinstance(mesh_sizes, tuple)
-        else factor * mesh_sizes
+        [factor * h for h in mesh_sizes] if isinstance(mesh_sizes, tuple) else factor * mesh_sizes
     )
     refined = rediscretize(stencil, mesh_sizes, fine, dimension=dimension)
     back = rediscretize(refined, fine, mesh_sizes, dimension=dimension)

@@ -1,5 +1,7 @@
 """Theorem 1 in discrete time (correction 6): below the step bound distances never grow."""
 
+from itertools import pairwise
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +41,7 @@ def assert_distances_never_grow(layer, step_size, first, second):
     with torch.no_grad():
         states = block.trajectory(torch.cat([first, second]))
     distances = [float((state[0] - state[1]).norm()) for (state,) in states]
-    for earlier, later in zip(distances, distances[1:], strict=False):
+    for earlier, later in pairwise(distances):
         assert later <= earlier * (1 + TOLERANCE)
 
 

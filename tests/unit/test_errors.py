@@ -15,14 +15,13 @@ def test_divergence_is_a_runtime_error():
     assert not issubclass(DivergedError, ValueError)
 
 
-def test_an_unknown_name_gets_the_nearest_suggestion_and_the_full_list():
+def test_an_unknown_name_gets_the_nearest():
     error = unknown_name("colour", "gren", ["red", "green", "blue"])
     assert isinstance(error, ConfigError)
-    assert str(error) == "unknown colour 'gren'; did you mean 'green'? (known: blue, green, red)"
+    assert str(error) == "unknown colour 'gren'; did you mean 'green'?"
 
 
 @pytest.mark.parametrize("name", ["zzzzzz", None, 3, "", ("green",)])
-def test_nothing_is_suggested_where_nothing_is_near(name):
+def test_all_names_are_listed_where_none_is_near(name):
     error = unknown_name("colour", name, ["red", "blue"])
-    assert "did you mean" not in str(error)
-    assert repr(name) in str(error)
+    assert str(error) == f"unknown colour {name!r}; known are blue, red"

@@ -30,7 +30,10 @@ def resolve_device(name: str) -> torch.device:
         raise ConfigError(f"unknown device {name!r} (known: {', '.join(DEVICES)})")
     if not available[kind]:
         raise ConfigError(f"device {name!r} is not available here; use --device auto or cpu")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"{name!r} is no device; use e.g. cpu, cuda or cuda:1") from error
 
 
 def describe_environment(device: torch.device, seed: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from pdecnn.errors import ConfigError
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.recipes import DEFAULT_RECIPE, recipe
-from pdecnn.experiments.runs import CONFIG, Run, newest_folder
+from pdecnn.experiments.runs import Run, is_run, newest_folder
 from pdecnn.experiments.settings import parse_assignment, read_settings
 
 
@@ -26,7 +26,7 @@ def resolve_run(
     base, settings = _base(name)
     if resume and output is None:
         output = newest_folder(base.recipe)
-    if resume and output is not None and (output / CONFIG).exists():
+    if resume and output is not None and is_run(output):
         stored = Run(output).config
         if name is not None and stored.recipe != base.recipe:
             raise ConfigError(

@@ -8,6 +8,7 @@ figures/
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from pdecnn.files import sync_folder, write_atomically, write_json
 CONFIG, SUMMARY, METRICS, TIMING = "config.json", "summary.json", "metrics.jsonl", "timing.jsonl"
 ENVIRONMENT, PREDICTIONS = "environment.json", "predictions.safetensors"
 WEIGHTS = ("best", "last")
+RUNS = Path("runs")
+TIME_LIMIT = "time_limit"
+_CHECKPOINT_NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?")
 
 
 class Run:
@@ -26,7 +30,7 @@ class Run:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        if not (self.folder / CONFIG).is_file():
+        if not is_run(self.folder):
             raise CheckpointError(
                 f"{self.folder}: not a run directory (no {CONFIG}); pass what `pdecnn train` made"
             )
@@ -45,8 +49,19 @@ class Run:
         """The final figures; None while the run is not finished."""
         if not (self.folder / SUMMARY).exists():
             return None
-        summary: dict[str, Any] = self._read(SUMMARY)
+        summary = self._read(SUMMARY)
+        if not isinstance(summary, dict) or "stopped" not in summary:
+            raise CheckpointError(
+                f"{self.folder / SUMMARY}: not the summary of a run; delete it and go on with "
+                f"--resume"
+            )
         return summary
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to train; a run that met its time limit may go on."""
+        summary = self.summary
+        return summary is not None and summary["stopped"] != TIME_LIMIT
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -61,9 +76,10 @@ class Run:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """All checkpoint folders, oldest first; their names sort in time."""
-        folder = self.folder / "checkpoints"
-        return sorted(p for p in folder.glob("epoch-*") if ".damaged-" not in p.name)
+        """All checkpoint folders, oldest first, but for those set aside as damaged."""
+        folders = (self.folder / "checkpoints").glob("epoch-*")
+        placed = [(place, path) for path in folders if (place := _place(path)) is not None]
+        return [path for _, path in sorted(placed)]
 
     def checkpoint_path(self, epoch: int, batch: int) -> Path:
         """The folder for a checkpoint after so many epochs and batches of the next one."""
@@ -100,38 +116,72 @@ class Run:
         os.replace(temporary, self.folder / which)
         sync_folder(self.folder)
 
+    def set_aside(self, checkpoint: Path) -> None:
+        """Rename a damaged checkpoint, so that neither resuming nor pruning meets it again."""
+        number = 1
+        while (target := checkpoint.with_name(f"{checkpoint.name}.damaged-{number}")).exists():
+            number += 1
+        checkpoint.rename(target)
+        sync_folder(checkpoint.parent)
+
     def prune(self, best_epoch: int) -> None:
         """Keep the best checkpoint and the last two; drop interrupted ones and crash leftovers."""
-        complete = [path for path in self.checkpoints if "-batch-" not in path.name]
+        beginning = self.checkpoint_path(0, 0)
+        complete = [
+            path for path in self.checkpoints if "-batch-" not in path.name and path != beginning
+        ]
         keep = {*complete[-2:], self.checkpoint_path(best_epoch, 0)}
         leftovers = (self.folder / "checkpoints").glob(".epoch-*")
         for path in [*self.checkpoints, *leftovers]:
             if path not in keep:
                 shutil.rmtree(path)
+        for name in (ENVIRONMENT, CONFIG, METRICS, PREDICTIONS, SUMMARY, *WEIGHTS):
+            for path in self.folder.glob(f".{name}.*"):
+                path.unlink()
 
     def _read(self, name: str) -> Any:
         path = self.folder / name
         try:
             return json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: cannot be read ({error})") from error
+            raise CheckpointError(
+                f"{path}: cannot be read ({error}); restore it from a copy, or start anew"
+            ) from error
+
+
+def _place(checkpoint: Path) -> tuple[int, int] | None:
+    """Epochs and batches of a checkpoint folder; None for any other name."""
+    match = _CHECKPOINT_NAME.fullmatch(checkpoint.name)
+    return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether the folder is a run directory; False too where nothing can be read."""
+    return os.path.isfile(folder / CONFIG)
+
+
+def check_free(folder: Path) -> None:
+    """Raise a ConfigError if the folder holds a run or foreign files."""
+    if is_run(folder):
+        raise ConfigError(
+            f"{folder} holds a run already; pass --resume to go on with it, or another --output"
+        )
+    # What a run killed while it was made may have left does not count.
+    made = (ENVIRONMENT, f".{ENVIRONMENT}.", f".{CONFIG}.")
+    if folder.is_dir() and not all(path.name.startswith(made) for path in folder.iterdir()):
+        raise ConfigError(f"{folder} holds other files; pass an empty or new folder as --output")
 
 
 def create_run(folder: Path, config: RunConfig, environment: dict[str, Any]) -> Run:
     """Make a run directory; an existing run or foreign files are not touched."""
-    if (folder / CONFIG).exists():
-        raise ConfigError(
-            f"{folder} holds a run already; pass --resume to go on with it, or another --output"
-        )
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} holds other files; pass an empty or new folder as --output")
+    check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / ENVIRONMENT, environment)
     write_json(folder / CONFIG, config.to_dict())
     return Run(folder)
 
 
-def fresh_folder(recipe: str, root: Path = Path("runs")) -> Path:
+def fresh_folder(recipe: str, root: Path = RUNS) -> Path:
     """The first of runs/<recipe>-1, -2, ... that does not exist, created."""
     root.mkdir(parents=True, exist_ok=True)
     number = 1
@@ -145,7 +195,7 @@ def fresh_folder(recipe: str, root: Path = Path("runs")) -> Path:
         return folder
 
 
-def newest_folder(recipe: str, root: Path = Path("runs")) -> Path | None:
+def newest_folder(recipe: str, root: Path = RUNS) -> Path | None:
     """The run with the highest number of a recipe, or None."""
     stem = f"{recipe}-"
     numbers = [

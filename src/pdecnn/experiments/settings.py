@@ -44,10 +44,11 @@ def convert(value: Any, hint: Any, key: str) -> Any:
     options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if NoneType in options and (value is None or value == "none"):
         return None
-    for option in options:
-        converted = _convert_one(value, option)
-        if converted is not _NO:
-            return converted
+    for candidate in (value, [value]):  # a single number will do as a list of one
+        for option in options:
+            converted = _convert_one(candidate, option)
+            if converted is not _NO:
+                return converted
     wanted = " or ".join(_describe(option) for option in options if option is not NoneType)
     raise ConfigError(f"{key} must be {wanted}, found {value!r}")
 
@@ -71,6 +72,6 @@ def _convert_one(value: Any, hint: Any) -> Any:
 
 def _describe(hint: Any) -> str:
     if get_origin(hint) is tuple:
-        return f"a list of {_describe(get_args(hint)[0])}s"
+        return f"a list of {_describe(get_args(hint)[0]).removeprefix('a ')}s"
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     return names.get(hint, str(hint))

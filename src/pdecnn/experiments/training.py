@@ -1,6 +1,8 @@
 """One run from config to summary, resumable at any point."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -14,7 +16,18 @@ from pdecnn.experiments.config import RunConfig, differing_keys
 from pdecnn.experiments.environment import describe_environment, resolve_device
 from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.preparation import Splits, make_network, read_splits
-from pdecnn.experiments.runs import CONFIG, PREDICTIONS, SUMMARY, Run, create_run, fresh_folder
+from pdecnn.experiments.runs import (
+    METRICS,
+    PREDICTIONS,
+    RUNS,
+    SUMMARY,
+    TIME_LIMIT,
+    Run,
+    check_free,
+    create_run,
+    fresh_folder,
+    is_run,
+)
 from pdecnn.experiments.signals import Interrupted, StopSignals
 from pdecnn.experiments.tensorboard import EventWriter
 from pdecnn.files import write_atomically, write_json
@@ -22,11 +35,11 @@ from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
 from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.network import Network
+from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import serialize
 from pdecnn.networks.registry import take_weights
 
 NUM_SHOWN = 6
-TIME_LIMIT = "time_limit"
 # What may differ between a run and its resumption without changing any result.
 _FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "training.evaluation_batch_size"}
 
@@ -48,15 +61,17 @@ def train(
     listener = Listener() if listener is None else listener
     with StopSignals() as signals:
         where = resolve_device(device)
-        folder = fresh_folder(config.recipe) if output is None else Path(output)
-        run = _open_run(folder, config, resume, where)
-        if run.summary is not None and run.summary["stopped"] != TIME_LIMIT:
-            listener.note(f"{run.folder} is finished; nothing to do")
-            return run
-        config = replace(run.config, data=config.data, training=config.training)
+        folder = None if output is None else Path(output)
+        run = None if folder is None else _existing_run(folder, config, resume)
+        if run is not None:
+            if run.is_finished:
+                listener.note(f"{run.folder} is finished; nothing to do")
+                return run
+            config = replace(run.config, data=config.data, training=config.training)
         splits = read_splits(config.data, config.seed)
         network = make_network(config, splits.train)
-        if initial is not None:
+        is_new = run is None or not run.checkpoints
+        if initial is not None and is_new:
             take_weights(network, weights_folder(initial))
         trainer = Trainer(
             network.to(where),
@@ -66,7 +81,11 @@ def train(
             augmentation=config.data.augmentation(),
             seed=config.seed,
         )
+        # Made last: a start that fails for its data or settings leaves nothing behind.
+        run = run or _new_run(folder, config, where)
         _restore_newest(run, trainer, listener)
+        if initial is not None and is_new:
+            _save(run, trainer)  # resuming must not need the other weights again
         signals.deferred = True
         listener.begin(run.folder, trainer)
         try:
@@ -88,7 +107,7 @@ def weights_folder(path: str | Path) -> Path:
     try:
         return Run(path).weights("best")
     except CheckpointError:
-        if (path / "model.safetensors").exists():
+        if os.path.isfile(path / MODEL):
             return path
         raise
 
@@ -96,19 +115,23 @@ def weights_folder(path: str | Path) -> Path:
 def load(path: str | Path, weights: str = "best") -> Network:
     """The trained network of a run directory, or of a `save_pretrained` folder."""
     path = Path(path)
-    if (path / "model.safetensors").exists():
+    if os.path.isfile(path / MODEL):
         return Network.from_pretrained(path)
     return Network.from_pretrained(Run(path).weights(weights))
 
 
-def _open_run(folder: Path, config: RunConfig, resume: bool, device: torch.device) -> Run:
-    try:
-        if not (resume and (folder / CONFIG).exists()):
-            return create_run(folder, config, describe_environment(device, config.seed))
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder}: cannot be written ({error.strerror}); choose another --output"
-        ) from error
+def _new_run(folder: Path | None, config: RunConfig, device: torch.device) -> Run:
+    with _usable(folder or RUNS):
+        folder = fresh_folder(config.recipe) if folder is None else folder
+        return create_run(folder, config, describe_environment(device, config.seed))
+
+
+def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:
+    """The run to go on with; None where there is none yet, an error where there must not be."""
+    if not (resume and is_run(folder)):
+        with _usable(folder):
+            check_free(folder)
+        return None
     run = Run(folder)
     differing = [key for key in differing_keys(run.config, config) if key not in _FREE_ON_RESUME]
     if differing:
@@ -119,52 +142,68 @@ def _open_run(folder: Path, config: RunConfig, resume: bool, device: torch.devic
     return run
 
 
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Say in one line that the folder cannot hold a run."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: cannot be used ({error.strerror}); choose another --output"
+        ) from error
+
+
 def _restore_newest(run: Run, trainer: Trainer, listener: Listener) -> None:
     """Put the trainer where the newest intact checkpoint was; damaged ones are named and kept."""
-    checkpoints = run.checkpoints
-    failures = []
-    for folder in reversed(checkpoints):
+    failures: dict[Path, str] = {}
+    for folder in reversed(run.checkpoints):
         try:
             load_checkpoint(trainer, folder)
         except CheckpointError as error:
             listener.note(f"skipped a checkpoint: {error}")
-            failures.append(str(error))
+            failures[folder] = str(error)
             continue
         listener.note(f"resumed from {folder.name}")
+        for damaged in failures:
+            _write(run, run.set_aside, damaged)
         return
     if failures:
         raise CheckpointError(
-            f"{run.folder}: none of its {len(failures)} checkpoints is intact ({failures[0]}); "
-            f"start anew with another --output"
+            f"{run.folder}: none of its {len(failures)} checkpoints is intact "
+            f"({next(iter(failures.values()))}); start anew with another --output"
         )
 
 
 def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener) -> None:
     entries = run.metrics[: trainer.progress.epoch]
-    writer = EventWriter(run.folder / "tensorboard")
+    if len(entries) < trainer.progress.epoch:
+        raise CheckpointError(
+            f"{run.folder / METRICS}: has {len(entries)} of {trainer.progress.epoch} epochs; "
+            f"restore it from a copy, or start anew with another --output"
+        )
     begin, first_step = monotonic(), trainer.progress.step
     deadline = begin + (trainer.config.time_limit_seconds or float("inf"))
-    for report in trainer.epochs(
-        poll=signals.poll, on_step=lambda: listener.step(trainer.progress)
-    ):
-        seconds = monotonic() - begin
-        images = (trainer.progress.step - first_step) * trainer.config.batch_size
-        timing = {
-            "epoch": report.epoch,
-            "seconds": round(seconds, 4),
-            "images_per_second": round(images / max(seconds, 1e-9), 1),
-        }
-        entries.append(report._asdict())
-        # Metrics first: a checkpoint then never lacks the lines of its epochs.
-        _write(run, run.write_metrics, entries)
-        _save(run, trainer)
-        _write(run, run.append_timing, timing)
-        writer.write(report, timing)
-        listener.epoch(report, timing)
-        begin, first_step = monotonic(), trainer.progress.step
-        if begin > deadline:
-            break
-    writer.close()
+    reports = trainer.epochs(poll=signals.poll, on_step=lambda: listener.step(trainer.progress))
+    with closing(EventWriter(run.folder / "tensorboard")) as writer:
+        for report in reports:
+            seconds = monotonic() - begin
+            images = (trainer.progress.step - first_step) * trainer.config.batch_size
+            timing = {
+                "epoch": report.epoch,
+                "seconds": round(seconds, 4),
+                "images_per_second": round(images / max(seconds, 1e-9), 1),
+            }
+            entries.append(report._asdict())
+            # Metrics first: a checkpoint then never lacks the lines of its epochs.
+            _write(run, run.write_metrics, entries)
+            _save(run, trainer)
+            _write(run, run.append_timing, timing)
+            _write(run, writer.write, report, timing)
+            listener.epoch(report, timing)
+            begin, first_step = monotonic(), trainer.progress.step
+            if begin > deadline:
+                break
+    signals.poll()
 
 
 def _save(run: Run, trainer: Trainer) -> None:
@@ -180,7 +219,7 @@ def _point(run: Run, trainer: Trainer) -> None:
     best = run.checkpoint_path(progress.best_epoch, 0)
     if progress.best_epoch and best.is_dir():
         run.link("best", best)
-    if not progress.batch:
+    if progress.epoch and not progress.batch:
         run.prune(progress.best_epoch)
 
 

@@ -1,17 +1,18 @@
 """A training as a folder: the network as `from_pretrained` reads it, and what resuming needs."""
 
 import json
-import os
 import shutil
 import tempfile
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pdecnn.errors import CheckpointError
 from pdecnn.files import sync_folder, verify_manifest, write_atomically, write_json, write_manifest
-from pdecnn.learning.progress import progress_from_dict
+from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weights, serialize
 
@@ -37,7 +38,7 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
         write_json(temporary / PROGRESS, progress)
         write_manifest(temporary, FILES)
         if folder.exists():  # a damaged one that resuming skipped: moved aside, never deleted
-            folder.rename(folder.with_name(f"{folder.name}.damaged-{os.getpid()}"))
+            folder.rename(_unused_name(folder))
         temporary.rename(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -48,17 +49,8 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
 def load_checkpoint(trainer: Trainer, folder: Path) -> None:
     """Put a trainer where the checkpoint was; anything amiss is a CheckpointError."""
     verify_manifest(folder, required=FILES)
-    path = folder / PROGRESS
-    try:
-        values = json.loads(path.read_bytes())
-        version, progress_values = values["format_version"], values["progress"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: not a pdecnn training state ({error!r})") from error
-    if version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{path}: format version {version!r}, but this pdecnn reads {FORMAT_VERSION}"
-        )
-    progress = progress_from_dict(progress_values)
+    _check_network(trainer, folder / CONFIG)
+    progress = _read_progress(trainer, folder / PROGRESS)
     tensors = deserialize(folder / TENSORS)
     groups: dict[str, dict[str, Tensor]] = {
         "weights": {},
@@ -75,6 +67,45 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
     trainer.progress = progress
     trainer.loss_scale.value = progress.loss_scale
     trainer.loss_scale.steps_since_change = progress.loss_scale_age
+
+
+def _check_network(trainer: Trainer, path: Path) -> None:
+    """Shapes alone do not tell a heat equation from a wave equation."""
+    (found,) = _read(path, "network")
+    wanted = trainer.network.config.to_dict()
+    differing = [k for k in wanted if not isinstance(found, dict) or found.get(k) != wanted[k]]
+    if differing:
+        raise CheckpointError(
+            f"{path}: belongs to another architecture: it differs in {', '.join(differing)}"
+        )
+
+
+def _read_progress(trainer: Trainer, path: Path) -> Progress:
+    version, values = _read(path, "format_version", "progress")
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path}: format version {version!r}, but this pdecnn reads {FORMAT_VERSION}"
+        )
+    progress = progress_from_dict(values)
+    if progress.step != progress.epoch * trainer.steps_per_epoch + progress.batch:
+        raise CheckpointError(
+            f"{path}: belongs to a training whose epochs do not have {trainer.steps_per_epoch} "
+            f"batches"
+        )
+    return progress
+
+
+def _read(path: Path, *keys: str) -> list[Any]:
+    try:
+        values = json.loads(path.read_bytes())
+        return [values[key] for key in keys]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not part of a pdecnn checkpoint ({error!r})") from error
+
+
+def _unused_name(folder: Path) -> Path:
+    names = (folder.with_name(f"{folder.name}.damaged-{number}") for number in count(1))
+    return next(name for name in names if not name.exists())
 
 
 def _intact(folder: Path) -> bool:
@@ -98,18 +129,22 @@ def _tensors(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def _restore(trainer: Trainer, groups: dict[str, dict[str, Tensor]], origin: Path) -> None:
-    load_weights(trainer.network, groups["weights"], origin)
-    if trainer.average is not None:
-        load_weights(trainer.average, groups["average"], origin)
-    elif groups["average"]:
-        raise CheckpointError(f"{origin}: has a moving average but the config has none")
+    """Copy the tensors once they are known to fit."""
+    if bool(groups["average"]) != (trainer.average is not None):
+        raise CheckpointError(
+            f"{origin}: the file or the config, but not both, has a moving average"
+        )
     weights = dict(trainer.network.named_parameters())
     sums = groups["sums"].get("epoch")
     fits = groups["velocity"].keys() == weights.keys() and all(
-        groups["velocity"][name].shape == weight.shape for name, weight in weights.items()
+        velocity.shape == weights[name].shape and velocity.dtype == weights[name].dtype
+        for name, velocity in groups["velocity"].items()
     )
     if not fits or sums is None or sums.shape != trainer.sums.shape:
         raise CheckpointError(f"{origin}: velocities or sums do not fit the network")
+    load_weights(trainer.network, groups["weights"], origin)
+    if trainer.average is not None:
+        load_weights(trainer.average, groups["average"], origin)
     with torch.no_grad():
         for name, weight in weights.items():
             trainer.optimizer.velocity(weight).copy_(groups["velocity"][name])

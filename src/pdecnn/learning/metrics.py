@@ -11,7 +11,7 @@ from torch.nn import functional
 from pdecnn.data.batches import evaluation_batches
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DataError
-from pdecnn.learning.precision import autocast
+from pdecnn.learning.precision import compute_scores
 from pdecnn.networks.network import Network
 
 
@@ -54,19 +54,18 @@ def class_scores(
     poll: Callable[[], None] = _go_on,
 ) -> Tensor:
     """Scores of all images in evaluation mode; `poll` runs between batches and may raise."""
-    was_training = network.training
+    modes = [(part, part.training) for part in network.modules()]
     network.eval()
     try:
         parts = []
         for batch in evaluation_batches(len(images), batch_size):
             poll()
-            features = network.preprocess(images[batch])
-            with autocast(precision, features.device):
-                scores = network(features)
+            scores = compute_scores(network, network.preprocess(images[batch]), precision)
             parts.append(scores.to(torch.promote_types(scores.dtype, torch.float32)))
         return torch.cat(parts)
     finally:
-        network.train(was_training)
+        for part, was_training in modes:
+            part.training = was_training
 
 
 def evaluate_network(
@@ -78,22 +77,27 @@ def evaluate_network(
     poll: Callable[[], None] = _go_on,
 ) -> Evaluation:
     """Loss and accuracies of the network on an image set."""
-    if image_set.num_classes != network.num_classes:
-        raise DataError(
-            f"the network tells {network.num_classes} classes apart but the data has "
-            f"{image_set.num_classes}; evaluate on the data it was trained for"
-        )
-    if image_set.channels != network.config.in_channels:
-        raise DataError(
-            f"the network takes {network.config.in_channels} channels but the images have "
-            f"{image_set.channels}"
-        )
+    check_fit(network, image_set)
     scores = class_scores(
         network, image_set.images, batch_size=batch_size, precision=precision, poll=poll
     )
     labels = image_set.labels.to(scores.device)
     loss = functional.cross_entropy(scores.double().cpu(), labels.cpu())
     return summarize(scores.argmax(1).cpu(), labels.cpu(), image_set.class_names, float(loss))
+
+
+def check_fit(network: Network, image_set: ImageSet) -> None:
+    """Refuse images the network was not made for: other channels, another number of classes."""
+    if image_set.num_classes != network.num_classes:
+        raise DataError(
+            f"the network tells {network.num_classes} classes apart but the data has "
+            f"{image_set.num_classes}; use the data it was made for"
+        )
+    if image_set.channels != network.config.in_channels:
+        raise DataError(
+            f"the network takes {network.config.in_channels} channels but the images have "
+            f"{image_set.channels}; use the data it was made for"
+        )
 
 
 def summarize(

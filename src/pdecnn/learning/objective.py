@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import sqrt
 from typing import NamedTuple
 
 import torch
@@ -10,12 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.learning.finite_number import is_finite_number
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 
 LOSSES = ("cross_entropy", "least_squares")
 SMOOTHNESS = ("tv", "h1")
+# Far below it float32 loses tau, and the slope of the total variation at 0 becomes 0/0.
+SMALLEST_SMOOTHING = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +46,26 @@ class ObjectiveConfig:
             raise unknown_name("loss", self.loss, LOSSES)
         if self.smoothness not in SMOOTHNESS:
             raise unknown_name("smoothness", self.smoothness, SMOOTHNESS)
-        if isinstance(self.class_weights, Sequence):
-            object.__setattr__(self, "class_weights", tuple(self.class_weights))
-            if not all(isfinite(weight) and weight >= 0 for weight in self.class_weights):
-                raise ConfigError(f"class_weights must be at least 0, found {self.class_weights}")
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"label_smoothing must be in [0, 1), found {self.label_smoothing}")
+        if self.class_weights is not None:
+            self._check_class_weights(self.class_weights)
+        if not (is_finite_number(self.label_smoothing) and 0 <= self.label_smoothing < 1):
+            raise ConfigError(f"label_smoothing must be in [0, 1), found {self.label_smoothing!r}")
         for name in ("smoothness_weight", "decay_weight"):
             value = getattr(self, name)
-            if not (isfinite(value) and value >= 0):
-                raise ConfigError(f"{name} must be at least 0, found {value}")
-        if not (isfinite(self.smoothing) and self.smoothing > 0):
-            raise ConfigError(f"smoothing must be positive, found {self.smoothing}")
+            if not (is_finite_number(value) and value >= 0):
+                raise ConfigError(f"{name} must be a number of at least 0, found {value!r}")
+        if not (is_finite_number(self.smoothing) and self.smoothing >= SMALLEST_SMOOTHING):
+            raise ConfigError(
+                f"smoothing must be a number of at least {SMALLEST_SMOOTHING}, found "
+                f"{self.smoothing!r}"
+            )
+
+    def _check_class_weights(self, weights: Sequence[float]) -> None:
+        if not isinstance(weights, list | tuple) or not weights:
+            raise ConfigError(f"class_weights must be a list of numbers, found {weights!r}")
+        if not all(is_finite_number(weight) and weight >= 0 for weight in weights):
+            raise ConfigError(f"class_weights must be numbers of at least 0, found {weights!r}")
+        object.__setattr__(self, "class_weights", tuple(weights))
 
 
 class Regularization(NamedTuple):

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.learning.finite_number import is_finite_number
 from pdecnn.networks.network import Network
 from pdecnn.pde.convolution import Convolution
 
@@ -33,35 +33,41 @@ class OptimizerConfig:
     clip_norm: float | None = None
     """Gradients longer than this are shortened to it; None: never."""
     average_decay: float | None = None
-    """The moving average of the weights keeps this share a step and is what gets evaluated;
+    """The moving average of the weights keeps this share a step and is what `Trainer` evaluates;
     None: no average."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum must be in [0, 1), found {self.momentum}")
+        if not (is_finite_number(self.momentum) and 0 <= self.momentum < 1):
+            raise ConfigError(f"momentum must be in [0, 1), found {self.momentum!r}")
         if self.momentum_convention not in MOMENTUM_CONVENTIONS:
             raise unknown_name(
                 "momentum_convention", self.momentum_convention, MOMENTUM_CONVENTIONS
             )
         if self.box not in BOXES:
             raise unknown_name("box", self.box, BOXES)
-        if not (isfinite(self.box_bound) and self.box_bound > 0):
-            raise ConfigError(f"box_bound must be positive, found {self.box_bound}")
-        if self.clip_norm is not None and not (isfinite(self.clip_norm) and self.clip_norm > 0):
-            raise ConfigError(f"clip_norm must be positive, found {self.clip_norm}")
-        if self.average_decay is not None and not 0 < self.average_decay < 1:
-            raise ConfigError(f"average_decay must be in (0, 1), found {self.average_decay}")
+        if not (is_finite_number(self.box_bound) and self.box_bound > 0):
+            raise ConfigError(f"box_bound must be a positive number, found {self.box_bound!r}")
+        clip, decay = self.clip_norm, self.average_decay
+        if clip is not None and not (is_finite_number(clip) and clip > 0):
+            raise ConfigError(f"clip_norm must be a positive number, found {clip!r}")
+        if decay is not None and not (is_finite_number(decay) and 0 < decay < 1):
+            raise ConfigError(f"average_decay must be in (0, 1), found {decay!r}")
 
 
 class ProjectedSGD(torch.optim.Optimizer):
     """x <- P(x - velocity), with P the projection of some weights onto a box.
 
-    A torch optimiser like any other: set the rate with `optimizer.learning_rate = ...`.
+    A torch optimiser like any other: set the rate with `optimizer.learning_rate = ...`. The
+    moving average of the config is not its business: see `update_average_`.
     """
 
     def __init__(
         self, network: Network, *, learning_rate: float, config: OptimizerConfig | None = None
     ) -> None:
+        if not (is_finite_number(learning_rate) and learning_rate >= 0):
+            raise ConfigError(
+                f"learning_rate must be a number of at least 0, found {learning_rate!r}"
+            )
         self.config = OptimizerConfig() if config is None else config
         super().__init__(network.parameters(), {"lr": learning_rate})
         self.boxed = boxed_weights(network, self.config.box)
@@ -74,23 +80,18 @@ class ProjectedSGD(torch.optim.Optimizer):
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
-        self.param_groups[0]["lr"] = value
+        for group in self.param_groups:
+            group["lr"] = value
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update every weight that has a gradient, then project."""
+        """Clip, update every weight that has a gradient, then project."""
         if closure is not None:
             raise ConfigError("ProjectedSGD takes no closure; compute the gradient before step()")
-        weights = [w for w in self.param_groups[0]["params"] if w.grad is not None]
-        gradients = [weight.grad for weight in weights]
-        velocities = [self.velocity(weight) for weight in weights]
-        torch._foreach_mul_(velocities, self.config.momentum)
-        if self.config.momentum_convention == "rate_inside":
-            torch._foreach_add_(velocities, gradients, alpha=self.learning_rate)
-            torch._foreach_sub_(weights, velocities)
-        else:
-            torch._foreach_add_(velocities, gradients)
-            torch._foreach_add_(weights, velocities, alpha=-self.learning_rate)
+        if self.config.clip_norm is not None:
+            clip_(gradients_of(self._weights()), self.config.clip_norm)
+        for group in self.param_groups:
+            self._update([w for w in group["params"] if w.grad is not None], group["lr"])
         project_(self.boxed, self.config.box_bound)
 
     def velocity(self, weight: Tensor) -> Tensor:
@@ -100,6 +101,22 @@ class ProjectedSGD(torch.optim.Optimizer):
             state["velocity"] = torch.zeros_like(weight)
         velocity: Tensor = state["velocity"]
         return velocity
+
+    def _weights(self) -> list[Tensor]:
+        return [weight for group in self.param_groups for weight in group["params"]]
+
+    def _update(self, weights: list[Tensor], learning_rate: float) -> None:
+        if not weights:
+            return
+        gradients = gradients_of(weights)
+        velocities = [self.velocity(weight) for weight in weights]
+        torch._foreach_mul_(velocities, self.config.momentum)
+        if self.config.momentum_convention == "rate_inside":
+            torch._foreach_add_(velocities, gradients, alpha=learning_rate)
+            torch._foreach_sub_(weights, velocities)
+        else:
+            torch._foreach_add_(velocities, gradients)
+            torch._foreach_add_(weights, velocities, alpha=-learning_rate)
 
 
 def boxed_weights(network: Network, box: str) -> list[Tensor]:
@@ -116,6 +133,24 @@ def project_(weights: Iterable[Tensor], bound: float) -> None:
     """Clamp the weights to [-bound, bound], in place."""
     for weight in weights:
         weight.clamp_(-bound, bound)
+
+
+def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
+    """The gradients of those weights that have one."""
+    return [weight.grad for weight in weights if weight.grad is not None]
+
+
+def norm_of(gradients: list[Tensor]) -> Tensor:
+    """The Euclidean norm of all gradients together, on their device."""
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return norm
+
+
+@torch.no_grad()
+def clip_(gradients: list[Tensor], largest_norm: float) -> None:
+    """Shorten the gradients, in place, to `largest_norm` together if they are longer."""
+    if gradients:
+        torch._foreach_mul_(gradients, (largest_norm / norm_of(gradients)).clamp(max=1))
 
 
 @torch.no_grad()

@@ -4,6 +4,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pdecnn.errors import CheckpointError
+from pdecnn.learning.finite_number import is_count, is_finite_number
+
+STOPPED = (None, "completed", "early_stopping")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -39,8 +42,23 @@ class Progress:
 
 
 def progress_from_dict(values: object) -> Progress:
-    """The progress of JSON values; unknown or missing keys are errors."""
+    """The progress of JSON values; unknown or missing keys and other types are errors."""
     names = {field.name for field in fields(Progress)}
     if not isinstance(values, dict) or set(values) != names:
         raise CheckpointError("the progress in this checkpoint has other fields than expected")
+    for field in fields(Progress):
+        if not _fits(field.type, values[field.name]):
+            raise CheckpointError(
+                f"the progress in this checkpoint cannot have {field.name}={values[field.name]!r}"
+            )
+    if values["loss_scale"] <= 0:
+        raise CheckpointError("the progress in this checkpoint has a loss scale of 0 or less")
     return Progress(**values)
+
+
+def _fits(kind: object, value: object) -> bool:
+    if kind is int:
+        return is_count(value, 0)
+    if kind is float:
+        return is_finite_number(value)
+    return value in STOPPED

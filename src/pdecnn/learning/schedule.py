@@ -1,11 +1,11 @@
 """The learning rate as a function of the step: piecewise constant, linear or cosine."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import cos, isfinite, pi
+from math import cos, pi
 
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.learning.finite_number import is_finite_number
 
 SCHEDULES = ("piecewise", "linear", "cosine")
 
@@ -20,24 +20,18 @@ class ScheduleConfig:
     learning_rates: tuple[float, ...] = (0.1, 0.02, 0.004)
     """The rate of each phase; 'linear' and 'cosine' take one, their peak."""
     phases: tuple[float, ...] = (60, 20, 20)
-    """The lengths of the phases relative to each other; scaled to the number of epochs."""
+    """The lengths of the phases relative to each other; scaled to the number of epochs, each
+    lasting at least one where there are enough."""
     warmup: float = 0.0
     """The share of the training over which the rate rises from 0; for 'linear' and 'cosine'."""
 
     def __post_init__(self) -> None:
         for name in ("learning_rates", "phases"):
-            value = getattr(self, name)
-            if isinstance(value, int | float):
-                value = (value,)
-            if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-                raise ConfigError(f"{name} must be a list of numbers, found {value!r}")
-            if not all(isfinite(number) and number > 0 for number in value):
-                raise ConfigError(f"{name} must be positive, found {value!r}")
-            object.__setattr__(self, name, tuple(value))
+            object.__setattr__(self, name, _positive_numbers(name, getattr(self, name)))
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
-        if not 0 <= self.warmup < 1:
-            raise ConfigError(f"warmup must be in [0, 1), found {self.warmup}")
+        if not (is_finite_number(self.warmup) and 0 <= self.warmup < 1):
+            raise ConfigError(f"warmup must be in [0, 1), found {self.warmup!r}")
         if self.schedule == "piecewise":
             if self.warmup:
                 raise ConfigError("warmup belongs to the schedules 'linear' and 'cosine'")
@@ -61,8 +55,24 @@ class ScheduleConfig:
         return peak * (1 + cos(pi * min(1.0, remaining))) / 2
 
     def _piecewise(self, epoch: int, epochs: int) -> float:
-        whole = sum(self.phases)
-        for rate, end in zip(self.learning_rates, accumulate(self.phases), strict=True):
-            if epoch < round(epochs * end / whole):
-                return rate
+        whole, num_phases = sum(self.phases), len(self.phases)
+        end = 0
+        for k, total in enumerate(accumulate(self.phases)):
+            begin, end = end, round(epochs * (total / whole))
+            if epochs >= num_phases:  # room for each phase: at least one epoch, and one for later
+                end = min(max(end, begin + 1), epochs - (num_phases - 1 - k))
+            if epoch < end:
+                return self.learning_rates[k]
         return self.learning_rates[-1]
+
+
+def _positive_numbers(name: str, value: object) -> tuple[float, ...]:
+    """The value as a tuple; one number is a list of one."""
+    numbers = [value] if is_finite_number(value) else value
+    if not isinstance(numbers, list | tuple) or not numbers:
+        raise ConfigError(f"{name} must be a list of numbers, found {value!r}")
+    if not all(is_finite_number(number) and number > 0 for number in numbers):
+        raise ConfigError(f"{name} must be positive numbers, found {value!r}")
+    if not is_finite_number(sum(numbers)):
+        raise ConfigError(f"{name} are too large, found {value!r}")
+    return tuple(numbers)

@@ -11,10 +11,10 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.batches import training_batches
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError, DivergedError
-from pdecnn.learning.metrics import Evaluation, evaluate_network
+from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network
 from pdecnn.learning.objective import Objective
-from pdecnn.learning.optimizer import ProjectedSGD, update_average_
-from pdecnn.learning.precision import LossScale, all_finite, autocast
+from pdecnn.learning.optimizer import ProjectedSGD, gradients_of, norm_of, update_average_
+from pdecnn.learning.precision import LossScale, compute_scores
 from pdecnn.learning.progress import Progress
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
@@ -54,6 +54,8 @@ class Trainer:
         augmentation: Augmentation,
         seed: int,
     ) -> None:
+        for image_set in (train, validation):
+            check_fit(network, image_set)
         device = network.classifier.weight.device
         self.network = network
         self.config = config
@@ -115,22 +117,21 @@ class Trainer:
 
     def train_step(self, indices: Tensor) -> None:
         """One update from one batch, or none if its loss or gradient is not finite."""
-        self.optimizer.learning_rate = self.config.learning_rate(
-            self.progress.step, steps_per_epoch=self.steps_per_epoch, epochs=self.config.epochs
-        )
+        self.optimizer.learning_rate = self._learning_rate(self.progress.step)
         # A batch that is thrown away must leave no trace in the statistics of the batch norms.
         statistics = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
         self.optimizer.zero_grad()
         try:
             loss, sums = self._gradient(indices)
             norm = self._unscaled_gradient_norm()
-            finite, reason = bool(all_finite(loss, norm)), "the loss or its gradient is not finite"
+            # Both at once: the device is waited for a single time.
+            finite_loss, finite = torch.stack([loss.isfinite(), norm.isfinite()]).tolist()
+            reason = "the loss or its gradient is not finite"
         except DivergedError as error:
-            finite, reason = False, str(error)
-        self.loss_scale.update(finite)
-        if finite:
-            self._clip(norm)
+            finite_loss, finite, reason = False, False, str(error)
+        if finite_loss and finite:
             self.optimizer.step()
+            self.loss_scale.update(finite=True)
             if self.average is not None and self.config.average_decay is not None:
                 update_average_(self.average, self.network, self.config.average_decay)
             self.sums += sums
@@ -138,7 +139,12 @@ class Trainer:
         else:
             for buffer, before in statistics:
                 buffer.copy_(before)
-            self._count_skipped_step(reason)
+            self._count_skipped_step(finite_loss, reason)
+
+    def _learning_rate(self, step: int) -> float:
+        return self.config.learning_rate(
+            step, steps_per_epoch=self.steps_per_epoch, epochs=self.config.epochs
+        )
 
     def _gradient(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Accumulate the gradient of the objective; return its value and the sums to report."""
@@ -151,8 +157,7 @@ class Trainer:
                 features, part, seed=self.seed, epoch=self.progress.epoch
             )
             labels = self.train.labels[part]
-            with autocast(config.precision, features.device):
-                scores = self.network(features)
+            scores = compute_scores(self.network, features, config.precision)
             loss = self.objective.data_loss(scores, labels) / config.accumulation
             (loss * scale).backward()  # type: ignore[no-untyped-call]
             data_loss += loss.detach()
@@ -165,28 +170,24 @@ class Trainer:
         return total, torch.cat([parts * count, torch.stack([correct, count])])
 
     def _unscaled_gradient_norm(self) -> Tensor:
-        gradients = [w.grad for w in self.network.parameters() if w.grad is not None]
+        gradients = gradients_of(self.network.parameters())
         if self.loss_scale.active:
             torch._foreach_mul_(gradients, 1 / self.loss_scale.value)
-        norms = torch._foreach_norm(gradients)
-        norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
-        return norm
+        return norm_of(gradients)
 
-    def _clip(self, norm: Tensor) -> None:
-        if self.config.clip_norm is not None:
-            gradients = [w.grad for w in self.network.parameters() if w.grad is not None]
-            factor = (self.config.clip_norm / norm).clamp(max=1)
-            torch._foreach_mul_(gradients, factor)
-
-    def _count_skipped_step(self, reason: str) -> None:
+    def _count_skipped_step(self, finite_loss: bool, reason: str) -> None:
         progress = self.progress
-        if self.loss_scale.active:
+        # The scale can help a gradient only: a loss that is not finite is so at any scale.
+        if self.loss_scale.active and finite_loss:
             progress.overflow_steps += 1
+            self.loss_scale.update(finite=False)
             return
         progress.nonfinite_steps += 1
         progress.nonfinite_in_row += 1
         if progress.nonfinite_in_row > self.config.max_nonfinite_steps:
-            largest = max(float(w.detach().abs().max()) for w in self.network.parameters())
+            # torch's max, unlike Python's, is NaN if one of them is.
+            weights = [w.detach().abs().max() for w in self.network.parameters()]
+            largest = float(torch.stack(weights).max())
             raise DivergedError(
                 f"diverged at step {progress.step + 1} (learning rate "
                 f"{self.optimizer.learning_rate:g}, largest weight {largest:.3g}): {reason}; "
@@ -212,7 +213,8 @@ class Trainer:
         return EpochReport(
             epoch=progress.epoch,
             step=progress.step,
-            learning_rate=self.optimizer.learning_rate,
+            # Not the optimiser's, which has no rate yet if a resumed training validates first.
+            learning_rate=self._learning_rate(progress.step - 1),
             loss=loss,
             data_loss=data_loss,
             smoothness=smoothness,

@@ -1,12 +1,12 @@
 """Every setting of a training, flat: those of the objective, schedule and optimiser and its own."""
 
 from dataclasses import dataclass
-from math import isfinite
 
-from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.errors import ConfigError
+from pdecnn.learning.finite_number import is_count, is_finite_number
 from pdecnn.learning.objective import ObjectiveConfig
 from pdecnn.learning.optimizer import OptimizerConfig
-from pdecnn.learning.precision import PRECISIONS
+from pdecnn.learning.precision import check_precision
 from pdecnn.learning.schedule import ScheduleConfig
 
 
@@ -44,17 +44,18 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
             ("max_nonfinite_steps", 0),
         ):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
+            if not is_count(value, smallest):
                 raise ConfigError(
                     f"{name} must be a whole number of at least {smallest}, found {value!r}"
                 )
-        if self.patience is not None and self.patience < 1:
-            raise ConfigError(f"patience must be at least 1, found {self.patience}")
+        if self.patience is not None and not is_count(self.patience, 1):
+            raise ConfigError(
+                f"patience must be a whole number of at least 1, found {self.patience!r}"
+            )
         limit = self.time_limit_seconds
-        if limit is not None and not (isfinite(limit) and limit > 0):
-            raise ConfigError(f"time_limit_seconds must be positive, found {limit}")
-        if self.precision not in PRECISIONS:
-            raise unknown_name("precision", self.precision, PRECISIONS)
+        if limit is not None and not (is_finite_number(limit) and limit > 0):
+            raise ConfigError(f"time_limit_seconds must be a positive number, found {limit!r}")
+        check_precision(self.precision)
         if self.batch_size % self.accumulation:
             raise ConfigError(
                 f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}"

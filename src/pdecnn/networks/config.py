@@ -16,6 +16,7 @@ from pdecnn.pde.layers import LAYERS
 from pdecnn.pde.normalization import NORMALIZATIONS
 
 _LARGEST = float_info.max
+_LARGEST_COUNT = 2**31 - 1  # JSON has no limit, sizes of tensors do
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +144,8 @@ class NetworkConfig:
 
 def _check_counts(name: str, values: Sequence[object]) -> None:
     for value in values:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        number = isinstance(value, int) and not isinstance(value, bool)
+        if not number or not 1 <= value <= _LARGEST_COUNT:  # type: ignore[operator]
             raise ConfigError(f"{name} must be a whole number of at least 1, found {value!r}")
 
 

@@ -27,10 +27,13 @@ def save(network: Network, folder: Path) -> None:
         "preprocessing": network.preprocessing.to_dict(),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)  # an interrupted save must not look verified
-    write_json(folder / CONFIG, config)
+    # The config goes first and comes last: an interrupted save over an older folder must neither
+    # look verified nor mix the weights of one network with the config of another.
+    (folder / MANIFEST).unlink(missing_ok=True)
+    (folder / CONFIG).unlink(missing_ok=True)
     write_atomically(folder / WEIGHTS, serialize(network.state_dict()))
     write_atomically(folder / CARD, _model_card(network).encode())
+    write_json(folder / CONFIG, config)
     write_manifest(folder, (CONFIG, WEIGHTS))
 
 
@@ -38,7 +41,8 @@ def load(folder: Path) -> Network:
     """Read the folder; `Network.from_pretrained`."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; pass one that save_pretrained wrote")
-    verify_manifest(folder, (CONFIG, WEIGHTS))
+    if (folder / MANIFEST).exists():
+        verify_manifest(folder, (CONFIG, WEIGHTS))
     path = folder / CONFIG
     try:
         values = json.loads(path.read_bytes())
@@ -51,21 +55,35 @@ def load(folder: Path) -> Network:
             f"{path}: format version {version!r}, but this pdecnn reads {FORMAT_VERSION}; use "
             f"the version of pdecnn that wrote it"
         )
+    tensors = deserialize(folder / WEIGHTS)
     try:
-        # The weights drawn here are overwritten: reading a file must not use up random numbers.
-        with torch.random.fork_rng(devices=()):
-            network = Network(
-                config_from_dict(network_values), preprocessing_from_dict(preprocessing_values)
-            )
+        config = config_from_dict(network_values)
+        preprocessing = preprocessing_from_dict(preprocessing_values)
+        # A config may ask for more than the machine has: compare before memory is taken.
+        if sum(config.block_num_steps) > len(tensors) and not config.share_weights:
+            raise ConfigError(f"{config.num_steps} steps a block need more than the weights saved")
+        with torch.device("meta"):
+            _check_shapes(Network(config, preprocessing), tensors, folder / WEIGHTS)
     except (ConfigError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
-    load_weights(network, deserialize(folder / WEIGHTS), folder / WEIGHTS)
+    # The weights drawn here are overwritten: reading a file must not use up random numbers.
+    with torch.random.fork_rng(devices=()):
+        network = Network(config, preprocessing)
+    load_weights(network, tensors, folder / WEIGHTS)
     return network
 
 
 def load_weights(network: Network, tensors: dict[str, Tensor], origin: Path) -> None:
     """Copy tensors into the network; a CheckpointError names the first that does not fit."""
-    own = network.state_dict(keep_vars=True)
+    _check_shapes(network, tensors, origin)
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        # Each comes back in the dtype it was saved in; torch would convert in silence.
+        tensor.data = tensor.data.to(tensors[name].dtype)
+    network.load_state_dict(tensors)
+
+
+def _check_shapes(network: Network, tensors: dict[str, Tensor], origin: Path) -> None:
+    own = network.state_dict()
     for name in [*own, *tensors]:
         found = tuple(tensors[name].shape) if name in tensors else None
         wanted = tuple(own[name].shape) if name in own else None
@@ -76,10 +94,6 @@ def load_weights(network: Network, tensors: dict[str, Tensor], origin: Path) -> 
             )
         if own[name].is_floating_point() != tensors[name].is_floating_point():
             raise CheckpointError(f"{origin}: {name} has the wrong type {tensors[name].dtype}")
-    for name, tensor in own.items():
-        # Each comes back in the dtype it was saved in; torch would convert in silence.
-        tensor.data = tensor.data.to(tensors[name].dtype)
-    network.load_state_dict(tensors)
 
 
 def serialize(tensors: dict[str, Tensor]) -> bytes:

@@ -147,6 +147,8 @@ class _ReversibleSteps(torch.autograd.Function):
                 with torch.enable_grad(), torch.autocast(**ctx.autocast):
                     source = state[shear.source].detach().requires_grad_()
                     increment = shear.increment(source, stepping.step_size, leaves)
+                # Within a caller's autocast the leaves' casts would be kept until its end.
+                torch.clear_autocast_cache()
                 rounded = stepping.round(increment.detach())
                 state[shear.target] = state[shear.target] - rounded
                 trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}

@@ -24,6 +24,7 @@ from pdecnn.pde.normalization import BATCH_NORMS
 class Block(nn.Module):
     """Y(T) from Y(0) by `num_steps` time steps of `step_size` (eqs. 3, 8, 10, 11).
 
+    The initial value problem (eq. 5) is Y' = F(theta(t), Y), Y(0) = `features`.
     `layers` are in time order, `integrator.layers_per_step` for each step. The layers of a
     single step together with `num_steps` mean that all steps share them: weights constant in
     time. The state is float32 or wider whatever the layers compute in. `grid_bits` keeps it on
@@ -100,7 +101,7 @@ class Block(nn.Module):
         stepping = self._stepping()
         if self.grid is not None:
             self.grid.check_state(state)
-        extents = []
+        extents: list[Tensor] = []
         for layers in reversed(self.steps):
             state = integrator.step_back(layers, state, self.step_size, rounding=stepping.round)
             extents.extend(largest_magnitude(part) for part in state if self.grid is not None)

@@ -55,7 +55,7 @@ class Grid:
         return float(2 ** (_SIGNIFICAND_BITS[dtype] - self.bits))
 
     def check_extent(self, extent: Tensor, dtype: torch.dtype) -> None:
-        """Raise if `extent`, the largest magnitude a state has had, has reached the limit or is NaN."""
+        """Raise if `extent`, the largest magnitude of a state, is at or beyond the limit or NaN."""
         limit, largest = self.limit(dtype), float(extent)
         # Not even the limit itself: it is also what limit + 2^-bits, a tie, is rounded to.
         if not largest < limit:

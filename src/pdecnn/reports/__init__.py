@@ -1,1 +1,3 @@
 """Reports: figures and tables made from run directories alone."""
+
+from pdecnn.reports.figures import draw_run_figures as draw_run_figures

@@ -16,18 +16,22 @@ from pdecnn.learning.progress import Progress as TrainingProgress
 from pdecnn.learning.trainer import EpochReport, Trainer
 
 _REFRESH_SECONDS = 0.5
+_LARGEST_BAR, _WIDTH_BESIDE_BAR = 20, 73
 
 
 class ConsoleListener(Listener):
     """A live bar on a terminal, one plain line an epoch elsewhere."""
 
     def __init__(self, *, to_stderr: bool = False) -> None:
-        self.console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=to_stderr, highlight=False, markup=False, emoji=False)
+        # A log has no width to wrap at.
+        self.console.soft_wrap = not self.console.is_terminal
         self.trainer: Trainer | None = None
         self.bar: Progress | None = None
         self.last_refresh = 0.0
         self.begin_time = monotonic()
         self.begin_step = 0
+        self.num_skipped = 0
 
     def begin(self, folder: Path, trainer: Trainer) -> None:
         """Say what is trained on what, and start the bar on a terminal."""
@@ -40,12 +44,13 @@ class ConsoleListener(Listener):
         )
         self.begin_time, self.begin_step = monotonic(), trainer.progress.step
         if self.console.is_terminal:
+            room = self.console.width - _WIDTH_BESIDE_BAR
             self.bar = Progress(
                 TextColumn("epoch {task.fields[epoch]}"),
-                BarColumn(bar_width=20),
+                BarColumn(bar_width=min(max(room, 1), _LARGEST_BAR)),
                 TextColumn(
-                    "loss {task.fields[loss]}  accuracy {task.fields[accuracy]}  "
-                    "validation {task.fields[validation]}  {task.fields[speed]} images/s"
+                    "loss {task.fields[loss]}  accuracy {task.fields[accuracy]} "
+                    "(val. {task.fields[validation]})  {task.fields[speed]} images/s"
                 ),
                 TimeRemainingColumn(),
                 console=self.console,
@@ -83,13 +88,16 @@ class ConsoleListener(Listener):
 
     def epoch(self, report: EpochReport, timing: dict[str, Any]) -> None:
         """Show the validation accuracy, or print the epoch's line."""
+        skipped = report.nonfinite_steps + report.overflow_steps
         if self.bar is not None:
             shown = f"{report.validation_accuracy:.1%}"
             self.bar.update(self.bar.task_ids[0], validation=shown)
+            if skipped > self.num_skipped:
+                self.note(f"epoch {report.epoch}: {skipped} steps skipped so far")
+            self.num_skipped = skipped
             return
         assert self.trainer is not None
         remaining = (self.trainer.config.epochs - report.epoch) * timing["seconds"]
-        skipped = report.nonfinite_steps + report.overflow_steps
         self.console.print(
             f"epoch {report.epoch:3d}  loss {report.data_loss:.4f}  accuracy "
             f"{report.accuracy:.1%}  validation {report.validation_accuracy:.1%}  "

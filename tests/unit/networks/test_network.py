@@ -182,7 +182,7 @@ def test_signals_and_volumes(dynamics, dimension, sizes):
 class TestBadImages:
     @pytest.mark.parametrize("size", [(1, 8), (8, 1), (0, 8)])
     def test_too_small(self, size):
-        with pytest.raises(ValueError, match="too small: 2 blocks .* at least 2 pixels"):
+        with pytest.raises(ValueError, match=r"too small: 2 blocks .* at least 2 pixels"):
             make("parabolic_digits")(torch.zeros(2, 1, *size))
 
     def test_too_small_for_four_blocks(self):
@@ -253,8 +253,8 @@ def test_intermediates_are_the_features_after_each_block(name):
 
 def test_the_mean_over_pixels_makes_scores_invariant_to_inner_shifts():
     network = trained_a_little("parabolic_digits").eval()
-    image = torch.zeros(1, 1, 40, 40)
-    image[..., 16:20, 16:20] = images_for(network, 4, 4, batch=1)
+    image = torch.zeros(1, 1, 64, 64)
+    image[..., 28:32, 28:32] = images_for(network, 4, 4, batch=1)
     shifted = image.roll((2, 4), (2, 3))
     torch.testing.assert_close(network(image), network(shifted), rtol=1e-4, atol=1e-5)
 
@@ -354,10 +354,9 @@ class TestInitialisation:
 
 
 @pytest.mark.parametrize("name", DYNAMICS)
-@pytest.mark.parametrize("training", [False, True])
-def test_compiles_as_one_graph(name, training):
+def test_compiles_as_one_graph(name):
     torch.compiler.reset()
-    network = trained_a_little(name).train(training)
+    network = trained_a_little(name)
     plain = copy.deepcopy(network)
     compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
     images = images_for(network, 8, 8)
@@ -369,11 +368,12 @@ def test_compiles_as_one_graph(name, training):
         torch.testing.assert_close(one.grad, two.grad, rtol=1e-3, atol=1e-5, msg=key)
 
 
-@pytest.mark.parametrize("name", DYNAMICS)
-@pytest.mark.parametrize("backprop", ["stored", "checkpointed", "reversible", "exact"])
+@pytest.mark.parametrize(
+    ("name", "backprop"),
+    [(name, backprop) for name in DYNAMICS for backprop in ("stored", "checkpointed")]
+    + [(name, backprop) for name in HYPERBOLIC for backprop in ("reversible", "exact")],
+)
 def test_autocast_to_bfloat16(name, backprop):
-    if backprop in ("reversible", "exact") and name not in HYPERBOLIC:
-        pytest.skip("not reversible")
     network = trained_a_little(name, backprop=backprop)
     images = images_for(network, 8, 8)
     with torch.no_grad():

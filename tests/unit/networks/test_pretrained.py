@@ -160,8 +160,11 @@ def test_an_interrupted_save_never_loads_as_a_mixture(folder, monkeypatch, inter
     monkeypatch.setattr(pdecnn.files, "write_atomically", write_until)
     with pytest.raises(KeyboardInterrupt):
         make(step_size=0.25).save_pretrained(folder)
-    with pytest.raises(CheckpointError, match="manifest"):
-        pdecnn.Network.from_pretrained(folder)
+    if interrupted_at == MANIFEST:  # all the rest is there
+        assert_same(make(step_size=0.25), pdecnn.Network.from_pretrained(folder))
+    else:
+        with pytest.raises(CheckpointError, match=CONFIG):
+            pdecnn.Network.from_pretrained(folder)
 
 
 class TestActivations:
@@ -250,7 +253,7 @@ def test_a_flipped_byte_in_the_header_is_no_other_error_even_with_a_fresh_manife
     content = (folder / WEIGHTS).read_bytes()
     header = 8 + int.from_bytes(content[:8], "little")
     choose = random.Random(1)
-    for _ in range(300):
+    for _ in range(150):
         damaged = bytearray(content)
         damaged[choose.randrange(header)] = choose.randrange(256)
         (folder / WEIGHTS).write_bytes(damaged)
@@ -277,8 +280,16 @@ def test_truncated_files(folder, name, length, fresh_manifest):
         pdecnn.Network.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("name", [CONFIG, WEIGHTS, MANIFEST])
-def test_missing_files(folder, name):
+def test_a_folder_without_a_manifest_loads_unverified(folder):
+    (folder / MANIFEST).unlink()
+    assert_same(make(), pdecnn.Network.from_pretrained(folder))
+
+
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
+@pytest.mark.parametrize("with_manifest", [True, False])
+def test_missing_files(folder, name, with_manifest):
+    if not with_manifest:
+        (folder / MANIFEST).unlink()
     (folder / name).unlink()
     with pytest.raises(CheckpointError, match=name):
         pdecnn.Network.from_pretrained(folder)
@@ -312,7 +323,7 @@ def test_a_config_that_is_none(folder, content):
 @pytest.mark.parametrize("part", ["network", "preprocessing"])
 def test_unknown_keys_are_named(folder, part):
     edit_config(folder, lambda values: values[part].update(stepsize=1))
-    with pytest.raises(CheckpointError, match="unknown .* 'stepsize'"):
+    with pytest.raises(CheckpointError, match=r"unknown .* 'stepsize'"):
         pdecnn.Network.from_pretrained(folder)
 
 
@@ -364,7 +375,7 @@ def test_weights_of_another_architecture(folder, tmp_path, other):
     pdecnn.Network(config).save_pretrained(tmp_path / "other")
     shutil.copy(tmp_path / "other" / WEIGHTS, folder / WEIGHTS)
     write_manifest(folder, FILES)
-    with pytest.raises(CheckpointError, match="another architecture: .* has shape"):
+    with pytest.raises(CheckpointError, match=r"another architecture: .* has shape"):
         pdecnn.Network.from_pretrained(folder)
 
 
@@ -384,7 +395,7 @@ def test_missing_and_surplus_weights_are_named(folder):
     bias = tensors.pop("classifier.bias")
     for changed, name in (
         (tensors, "classifier.bias"),
-        ({**tensors, "classifier.bias": bias, "x": bias}, "x"),
+        ({**tensors, "classifier.bias": bias, "x": bias.clone()}, "x"),
     ):
         save_file(changed, folder / WEIGHTS)
         write_manifest(folder, FILES)

@@ -70,9 +70,7 @@ def test_any_callable_is_an_activation_of_unknown_slopes(function):
 
 
 def test_an_activation_object_is_taken_as_it_is():
-    leaky = Activation(
-        name="leaky", function=nn.functional.leaky_relu, slope_range=(0.01, 1.0)
-    )
+    leaky = Activation(name="leaky", function=nn.functional.leaky_relu, slope_range=(0.01, 1.0))
     assert SymmetricLayer(2, activation=leaky).activation is leaky
 
 

@@ -155,7 +155,7 @@ def test_wrong_features_are_refused(features, message):
 def test_wrong_settings_are_refused():
     with pytest.raises(ConfigError, match="at least 1 channel in and out, found 2 in and 0 out"):
         SymmetricLayer(2, hidden_channels=0)
-    with pytest.raises(ConfigError, match="odd and positive in each of 2 dimensions.*found 4"):
+    with pytest.raises(ConfigError, match=r"odd and positive in each of 2 dimensions.*found 4"):
         ResidualLayer(2, stencil_size=4)
     with pytest.raises(ConfigError, match="1, 2 or 3, found 5"):
         SymmetricLayer(2, dimension=5)

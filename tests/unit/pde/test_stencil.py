@@ -110,9 +110,7 @@ def test_x_is_the_last_axis():
     h_y, h_x = 0.5, 0.25
     along_x = torch.zeros(3, 3, dtype=torch.float64)
     along_x[1, 0], along_x[1, 2] = -1 / (2 * h_x), 1 / (2 * h_x)
-    terms = dict(
-        zip(pde_terms(2), pde_coefficients(along_x, (h_y, h_x), dimension=2), strict=True)
-    )
+    terms = dict(zip(pde_terms(2), pde_coefficients(along_x, (h_y, h_x), dimension=2), strict=True))
     assert float(terms[1, 0]) == pytest.approx(1)
     assert float(terms[0, 1]) == 0
 
@@ -169,9 +167,9 @@ def test_a_wrong_number_of_coefficients_is_refused():
 
 
 def test_whole_numbers_are_refused_rather_than_truncated():
-    with pytest.raises(ConfigError, match="floating point, found torch.int64"):
+    with pytest.raises(ConfigError, match=r"floating point, found torch\.int64"):
         pde_coefficients(torch.tensor([0, 1, 0]), 1.0, dimension=1)
-    with pytest.raises(ConfigError, match="floating point, found torch.int64"):
+    with pytest.raises(ConfigError, match=r"floating point, found torch\.int64"):
         stencil_from_pde_coefficients(torch.tensor([0, 1, 0]), 1.0, dimension=1)
 
 

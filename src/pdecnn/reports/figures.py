@@ -1,0 +1,65 @@
+"""The figures of a run, drawn from its directory alone."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pdecnn.errors import CheckpointError
+from pdecnn.experiments.runs import Run
+from pdecnn.files import write_atomically
+
+FIGURES = "figures"
+
+
+def draw_run_figures(run: Run) -> list[Path]:
+    """Draw what the run holds, each figure as PNG and SVG, and return the files.
+
+    A run has a convergence figure after its first epoch; the confusion matrix and the predictions
+    (Figure 1) once it is finished. The same run gives the same bytes.
+    """
+    # Here and not above: commands that draw nothing need not wait for matplotlib.
+    with _without_matplotlib_notices():
+        from pdecnn.reports import style
+    from pdecnn.reports.confusion import draw_confusion
+    from pdecnn.reports.convergence import draw_convergence
+    from pdecnn.reports.predictions import draw_predictions, read_predictions
+
+    contents: dict[str, bytes] = {}
+    metrics, summary = run.metrics, run.summary
+    predictions = None if summary is None else read_predictions(run)
+    with style.journal_style():
+        if metrics:
+            title = f"{run.config.recipe}, seed {run.config.seed}"
+            contents |= style.render("convergence", draw_convergence(metrics, title))
+        if summary is not None and predictions is not None:
+            names = summary["class_names"]
+            contents |= style.render("confusion", draw_confusion(summary["test"], names))
+            contents |= style.render("predictions", draw_predictions(predictions, names))
+    return _write(run.folder / FIGURES, contents)
+
+
+def _write(folder: Path, contents: dict[str, bytes]) -> list[Path]:
+    try:
+        if contents:
+            folder.mkdir(exist_ok=True)
+        for name, content in contents.items():
+            write_atomically(folder / name, content)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: the figures cannot be written ({error.strerror}); make room or allow "
+            f"writing (the run itself is intact)"
+        ) from error
+    return [folder / name for name in contents]
+
+
+@contextmanager
+def _without_matplotlib_notices() -> Iterator[None]:
+    """Its first import may tell of font caches and folders: no concern of who trains a network."""
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,56 @@
+"""The commands and flags are a promise: growth is a decision, made by changing this list."""
+
+from typer.main import get_command
+
+from pdecnn.cli import app
+
+COMMANDS = {
+    "": "--version",
+    "train": """
+        [RECIPE] --data DIR --output RUN --seed VALUE --set KEY=VALUE... --from RUN|FOLDER --resume
+        --device VALUE --quiet --json --debug
+    """,
+    "evaluate": "RUN --data DIR --split VALUE --weights VALUE --device VALUE --json --debug",
+    "predict": "RUN IMAGE... --top VALUE --weights VALUE --device VALUE --json --debug",
+    "recipes": "--json --debug",
+    "models": "--json --debug",
+}
+DEFAULTS = {
+    "train": {"device": "auto"},
+    "evaluate": {"split": "test", "weights": "best", "device": "auto"},
+    "predict": {"top": 3, "weights": "best", "device": "auto"},
+}
+
+
+def described(parameter):
+    many = "..." if parameter.multiple or parameter.nargs == -1 else ""
+    if parameter.param_type_name == "argument":
+        name = parameter.metavar + many
+        return name if parameter.required else f"[{name}]"
+    if parameter.is_flag:
+        return " ".join(parameter.opts)
+    return f"{' '.join(parameter.opts)} {parameter.metavar or 'VALUE'}{many}"
+
+
+def test_commands_and_flags_are_frozen():
+    root = get_command(app)
+    found = {"": root.params} | {name: c.params for name, c in root.commands.items()}
+    assert list(found) == list(COMMANDS)
+    for name, parameters in found.items():
+        assert " ".join(map(described, parameters)) == " ".join(COMMANDS[name].split()), name
+        assert not any(parameter.secondary_opts for parameter in parameters)
+
+
+def test_defaults_are_frozen():
+    for name, command in get_command(app).commands.items():
+        defaults = {p.name: p.default for p in command.params if p.default not in (None, False)}
+        assert defaults == DEFAULTS.get(name, {}), name
+
+
+def test_every_command_and_flag_says_what_it_does():
+    root = get_command(app)
+    for command in [root, *root.commands.values()]:
+        assert command.help
+        assert "\n" not in command.help.strip()
+        for parameter in command.params:
+            assert parameter.help, parameter.name

@@ -1,0 +1,84 @@
+"""The environment of a run is recorded, and devices are checked by name."""
+
+import json
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+import torch
+
+import pdecnn
+from pdecnn.errors import ConfigError
+from pdecnn.experiments import environment
+from pdecnn.experiments.environment import describe_environment, resolve_device
+
+
+def test_a_run_says_where_it_ran(undisturbed):
+    found = json.loads((undisturbed.folder / "environment.json").read_text())
+    assert set(found) == {"date", "versions", "hardware", "commit", "seed", "command"}
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(found["date"])).days < 1
+    assert found["versions"]["pdecnn"] == pdecnn.__version__
+    assert found["versions"]["python"] == platform.python_version()
+    assert found["versions"]["torch"] == torch.__version__
+    assert set(found["versions"]) >= {"numpy", "safetensors", "scikit-learn"}
+    assert found["hardware"]["cpu_cores"] >= 1
+    assert found["hardware"]["threads"] == torch.get_num_threads()
+    assert found["hardware"]["device"] == "cpu"
+    assert found["hardware"]["processor"]
+    assert found["seed"] == 0
+    assert found["command"] == sys.argv
+
+
+def test_the_environment_says_nothing_about_other_things():
+    # No environment variables, user names or host names.
+    hardware = describe_environment(torch.device("cpu"), 0)["hardware"]
+    assert set(hardware) == {"system", "processor", "cpu_cores", "threads", "device", "gpu"}
+    assert platform.node() == "" or platform.node() not in hardware["system"].split("-")
+
+
+def test_the_commit_is_that_of_the_source(monkeypatch):
+    found = environment._commit()
+    assert found is None or len(found.rstrip("+")) == 40
+
+    def no_git(*arguments, **options):
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(subprocess, "run", no_git)
+    assert environment._commit() is None
+
+
+def test_without_cpuinfo_there_is_still_a_name(monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError
+
+    monkeypatch.setattr("pathlib.Path.read_text", fail)
+    assert isinstance(environment._processor(), str)
+
+
+def test_devices_by_name():
+    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("auto").type in ("cpu", "cuda", "mps")
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "tpu", "CPU", "cpu:x", "cpu:0:1"])
+def test_what_is_no_device_is_refused(name):
+    with pytest.raises(ConfigError, match="device"):
+        resolve_device(name)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
+def test_a_device_that_is_not_there_is_refused_with_a_remedy(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="not available here; use --device auto or cpu"):
+        resolve_device(name)
+
+
+def test_auto_takes_an_accelerator_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert resolve_device("auto") == torch.device("mps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolve_device("auto") == torch.device("cuda")

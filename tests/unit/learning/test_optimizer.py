@@ -1,0 +1,284 @@
+"""The optimiser against torch's own, against its formulas, and its box."""
+
+import math
+from copy import deepcopy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdecnn.errors import ConfigError
+from pdecnn.learning import Objective, OptimizerConfig, ProjectedSGD
+from pdecnn.learning.optimizer import boxed_weights, clip_, project_, update_average_
+from tests.unit.learning.trainings import DYNAMICS, make_network, scatter_weights_
+
+RATES = [0.1, 0.1, 0.02, 0.02, 0.5]
+finite = st.floats(-1e6, 1e6, width=32)
+
+
+def set_gradients(network, seed, size=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    for weight in network.parameters():
+        weight.grad = size * torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
+
+
+def weights_of(network):
+    return {name: weight.detach().clone() for name, weight in network.named_parameters()}
+
+
+def trajectory(make_optimizer, rates, dtype=torch.float64):
+    """The weights after one step for each rate, with prescribed gradients."""
+    network = make_network(dtype=dtype)
+    optimizer = make_optimizer(network)
+    states = []
+    for k, rate in enumerate(rates):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        set_gradients(network, seed=k)
+        optimizer.step()
+        states.append(torch.cat([w.detach().flatten() for w in network.parameters()]))
+    return states
+
+
+def projected(**settings):
+    config = OptimizerConfig(**{"box": "none", **settings})
+    return lambda network: ProjectedSGD(network, learning_rate=0.1, config=config)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_rate_outside_is_torchs_sgd(momentum):
+    found = trajectory(projected(momentum=momentum, momentum_convention="rate_outside"), RATES)
+    expected = trajectory(
+        lambda network: torch.optim.SGD(network.parameters(), lr=0.1, momentum=momentum), RATES
+    )
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_rate_inside_is_its_formula(momentum):
+    """v <- lr g + m v; x <- x - v, number by number."""
+    found = trajectory(projected(momentum=momentum), RATES)
+    network = make_network(dtype=torch.float64)
+    x = torch.cat([w.detach().flatten() for w in network.parameters()]).tolist()
+    v = [0.0] * len(x)
+    for k, rate in enumerate(RATES):
+        set_gradients(network, seed=k)
+        g = torch.cat([w.grad.flatten() for w in network.parameters()]).tolist()
+        v = [rate * gi + momentum * vi for gi, vi in zip(g, v, strict=True)]
+        x = [xi - vi for xi, vi in zip(x, v, strict=True)]
+        assert found[k].tolist() == pytest.approx(x, rel=1e-13, abs=1e-13)
+
+
+def test_conventions_agree_while_the_rate_is_constant_and_differ_once_it_changes():
+    inside = trajectory(projected(), RATES)
+    outside = trajectory(projected(momentum_convention="rate_outside"), RATES)
+    for k in (0, 1):
+        torch.testing.assert_close(inside[k], outside[k], rtol=1e-13, atol=1e-13)
+    for k in (2, 3, 4):
+        assert (inside[k] - outside[k]).abs().max() > 1e-3
+
+
+def test_the_default_is_the_recipe():
+    config = OptimizerConfig()
+    assert (config.momentum, config.momentum_convention) == (0.9, "rate_inside")
+    assert (config.box, config.box_bound) == ("stencils", 1.0)
+    assert config.clip_norm is None
+    assert config.average_decay is None
+
+
+@pytest.mark.parametrize("dynamics", DYNAMICS)
+@pytest.mark.parametrize("box", ["stencils", "all", "none"])
+def test_the_box_bounds_exactly_the_weights_it_names(dynamics, box):
+    network = make_network(dynamics)
+    optimizer = ProjectedSGD(network, learning_rate=1.0, config=OptimizerConfig(box=box))
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.fill_(3.0)
+            weight.view(-1)[0] = -3.0
+    for weight in network.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    bounded = {name for name, w in network.named_parameters() if w.detach().abs().max() == 1}
+    untouched = {name for name, w in network.named_parameters() if w.detach().abs().min() == 3}
+    names = {name for name, _ in network.named_parameters()}
+    expected = {
+        "stencils": {n for n in names if n.startswith("blocks.") and n.endswith("stencil")},
+        "all": names,
+        "none": set(),
+    }[box]
+    assert bounded == expected
+    assert untouched == names - expected
+    if box == "stencils":
+        assert not any("opening" in name or "connectors" in name for name in bounded)
+        assert len(bounded) == {"resnet": 12, "hamiltonian": 12}.get(dynamics, 6)
+
+
+def test_the_box_clips_the_weights_and_not_the_velocity():
+    network = make_network(dtype=torch.float64)
+    optimizer = ProjectedSGD(network, learning_rate=1.0, config=OptimizerConfig(box_bound=0.5))
+    stencil = network.blocks[0].layers[0].convolution.stencil
+    for weight in network.parameters():
+        weight.grad = torch.full_like(weight, 7.0)
+    optimizer.step()
+    assert (stencil == -0.5).all()
+    assert (optimizer.velocity(stencil) == 7.0).all()
+
+
+@given(
+    weights=st.lists(finite, min_size=1, max_size=20),
+    others=st.lists(finite, min_size=20, max_size=20),
+    bound=st.floats(2.0**-10, 2.0**10),
+)
+def test_projection_is_inside_idempotent_and_non_expansive(weights, others, bound):
+    x = torch.tensor(weights, dtype=torch.float64)
+    y = torch.tensor(others[: len(weights)], dtype=torch.float64)
+    distance = (x - y).norm()
+    inside = x.abs() <= bound
+    before = x.clone()
+    project_([x, y], bound)
+    assert x.abs().max() <= bound
+    assert y.abs().max() <= bound
+    assert (x - y).norm() <= distance * (1 + 1e-12)
+    assert torch.equal(x[inside], before[inside])
+    once = x.clone()
+    project_([x], bound)
+    assert torch.equal(x, once)
+
+
+def test_projection_is_the_nearest_point_of_the_box():
+    x = torch.randn(50, dtype=torch.float64) * 3
+    nearest = x.clone()
+    project_([nearest], 1.0)
+    for _ in range(100):
+        other = torch.rand(50, dtype=torch.float64) * 2 - 1
+        assert (x - nearest).norm() <= (x - other).norm()
+
+
+def test_boxed_weights_are_the_networks_own_tensors():
+    network = make_network()
+    ids = {id(weight) for weight in network.parameters()}
+    assert all(id(weight) in ids for weight in boxed_weights(network, "stencils"))
+
+
+@pytest.mark.parametrize(("size", "clipped"), [(10.0, True), (1e-4, False)])
+def test_clipping_shortens_only_long_gradients(size, clipped):
+    network = make_network(dtype=torch.float64)
+    set_gradients(network, seed=0, size=size)
+    before = torch.cat([w.grad.flatten() for w in network.parameters()])
+    optimizer = projected(clip_norm=2.0, momentum=0.0)(network)
+    start = torch.cat([w.detach().flatten() for w in network.parameters()])
+    optimizer.step()
+    moved = start - torch.cat([w.detach().flatten() for w in network.parameters()])
+    expected = before * (2.0 / before.norm() if clipped else 1.0)
+    assert (before.norm() > 2) == clipped
+    torch.testing.assert_close(moved, 0.1 * expected, rtol=1e-12, atol=1e-15)
+
+
+def test_clipping_takes_a_zero_gradient():
+    gradients = [torch.zeros(3), torch.zeros(2, 2)]
+    clip_(gradients, 1.0)
+    assert all(torch.equal(gradient, torch.zeros_like(gradient)) for gradient in gradients)
+    clip_([], 1.0)
+
+
+def test_moving_average_is_its_formula():
+    network = make_network("parabolic", dtype=torch.float64)
+    average = make_network("parabolic", seed=5, dtype=torch.float64)
+    network(torch.randn(4, 1, 8, 8, dtype=torch.float64))
+    before = {name: tensor.clone() for name, tensor in average.state_dict().items()}
+    source = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    update_average_(average, network, 0.75)
+    for name, tensor in average.state_dict().items():
+        if tensor.is_floating_point():
+            expected = 0.75 * before[name] + 0.25 * source[name]
+            torch.testing.assert_close(tensor, expected, rtol=1e-14, atol=1e-14)
+        else:
+            assert torch.equal(tensor, source[name])
+        assert torch.equal(network.state_dict()[name], source[name])
+    assert any("running_mean" in name for name in before)
+    assert all(weight.requires_grad for weight in average.parameters())
+
+
+def test_a_closure_is_refused():
+    optimizer = ProjectedSGD(make_network(), learning_rate=0.1)
+    with pytest.raises(ConfigError, match="takes no closure"):
+        optimizer.step(lambda: 0.0)
+
+
+@pytest.mark.parametrize("rate", [-0.1, math.nan, math.inf, "0.1", None, True, 10**400])
+def test_a_rate_that_is_none_is_refused(rate):
+    with pytest.raises(ConfigError, match="learning_rate"):
+        ProjectedSGD(make_network(), learning_rate=rate)
+
+
+def test_it_is_an_ordinary_torch_optimizer():
+    """A schedule of torch's, zero_grad, hooks: what users do with any optimiser."""
+    network = make_network()
+    optimizer = ProjectedSGD(network, learning_rate=0.4)
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    calls = []
+    optimizer.register_step_post_hook(lambda *_: calls.append(optimizer.learning_rate))
+    images, labels = torch.randn(8, 1, 8, 8), torch.arange(8)
+    for _ in range(3):
+        optimizer.zero_grad()
+        Objective()(network, network(images), labels).total.backward()
+        optimizer.step()
+        scheduler.step()
+    assert calls == [0.4, 0.2, 0.1]
+    optimizer.learning_rate = 0.3
+    assert optimizer.param_groups[0]["lr"] == 0.3
+
+
+def test_its_state_dict_comes_back():
+    def steps(network, optimizer, seeds):
+        for seed in seeds:
+            set_gradients(network, seed=seed)
+            optimizer.step()
+
+    first, second = make_network(), make_network()
+    one = ProjectedSGD(first, learning_rate=0.1)
+    steps(first, one, range(3))
+    second.load_state_dict(first.state_dict())
+    two = ProjectedSGD(second, learning_rate=0.7)
+    two.load_state_dict(deepcopy(one.state_dict()))
+    steps(first, one, range(3, 6))
+    steps(second, two, range(3, 6))
+    for name, weight in weights_of(first).items():
+        assert torch.equal(weight, weights_of(second)[name]), name
+
+
+def test_weights_without_a_gradient_stay():
+    network = scatter_weights_(make_network(), size=0.01)
+    optimizer = ProjectedSGD(network, learning_rate=0.1)
+    before = weights_of(network)
+    optimizer.step()
+    for name, weight in weights_of(network).items():
+        assert torch.equal(weight, before[name])
+    network.classifier.weight.grad = torch.ones_like(network.classifier.weight)
+    optimizer.step()
+    changed = {name for name, w in weights_of(network).items() if not torch.equal(w, before[name])}
+    assert changed == {"classifier.weight"}
+
+
+def test_weights_of_an_added_group_are_updated_too():
+    network = make_network()
+    optimizer = ProjectedSGD(network, learning_rate=0.5, config=OptimizerConfig(clip_norm=1e9))
+    extra = torch.nn.Parameter(torch.ones(3))
+    optimizer.add_param_group({"params": [extra], "lr": 0.25})
+    extra.grad = torch.ones(3)
+    optimizer.step()
+    assert torch.equal(extra.detach(), torch.full((3,), 0.75))
+
+
+def test_a_frozen_network_part_is_left_alone():
+    network = make_network()
+    network.opening.requires_grad_(False)
+    before = network.opening.convolution.stencil.clone()
+    optimizer = ProjectedSGD(network, learning_rate=0.1, config=OptimizerConfig(clip_norm=0.1))
+    scores = network(torch.randn(4, 1, 8, 8))
+    Objective()(network, scores, torch.arange(4)).total.backward()
+    optimizer.step()
+    assert torch.equal(network.opening.convolution.stencil, before)

@@ -1,0 +1,572 @@
+"""The training loop: resumable to the bit, deaf to NaN, and it learns."""
+
+import pytest
+import torch
+
+from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.batches import training_batches
+from pdecnn.errors import ConfigError, DataError, DivergedError
+from pdecnn.learning import Evaluation, evaluate_network
+from pdecnn.learning import trainer as trainer_module
+from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
+from tests.unit.learning.trainings import (
+    DYNAMICS,
+    Poisoned,
+    assert_same_bits,
+    digits,
+    image_set,
+    make_network,
+    make_trainer,
+    run,
+    snapshot,
+)
+
+EVERYTHING = {
+    "precision": "bfloat16",
+    "accumulation": 5,
+    "average_decay": 0.8,
+    "clip_norm": 0.5,
+    "schedule": "cosine",
+    "warmup": 0.2,
+    "momentum_convention": "rate_outside",
+    "box": "all",
+}
+TRAININGS = {
+    "float32": {},
+    "bfloat16": {"precision": "bfloat16"},
+    "float16": {"precision": "float16", "epochs": 2},
+    "accumulation": {"accumulation": 5},
+    "average": {"average_decay": 0.8},
+    "everything": EVERYTHING,
+}
+POLLS_PER_EPOCH = 3 + 1 + 3  # batches, before validation, batches of validation
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_at(poll_number):
+    """A poll that raises the n-th time it is asked."""
+    calls = iter(range(1, poll_number + 1))
+
+    def poll():
+        if next(calls) == poll_number:
+            raise Stop
+
+    return poll
+
+
+def new_trainer(settings, seed=0):
+    settings = {"evaluation_batch_size": 16, "epochs": 3, **settings}
+    return make_trainer(make_network("parabolic", seed=seed), **settings)
+
+
+def run_interrupted(settings, stops, folder):
+    """Train, stopping at the given polls; each time another process would go on."""
+    trainer, reports = new_trainer(settings), []
+    for number, stop in enumerate(stops):
+        try:
+            for report in trainer.epochs(poll=stop_at(stop), on_step=lambda: None):
+                reports.append(report)
+        except Stop:
+            pass
+        save_checkpoint(trainer, folder / str(number))
+        # Other weights, other random numbers: all that counts is in the checkpoint.
+        trainer = new_trainer(settings, seed=100 + number)
+        load_checkpoint(trainer, folder / str(number))
+    return trainer, reports + run(trainer)
+
+
+def skip_unless_supported(settings):
+    if settings.get("precision") == "float16":
+        try:
+            with torch.autocast("cpu", dtype=torch.float16):
+                weight = torch.ones(1, 1, 3, 3, requires_grad=True)
+                torch.conv2d(torch.ones(1, 1, 3, 3), weight).sum().backward()
+        except RuntimeError as error:
+            pytest.skip(f"this processor cannot train in float16: {error}")
+
+
+def file_bytes(folder):
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_a_resumed_training_is_the_undisturbed_one_to_the_bit(name, tmp_path):
+    """Promises 1 and 2: stopped in an epoch, at its end, before and during validation."""
+    settings = TRAININGS[name]
+    skip_unless_supported(settings)
+    trainer = new_trainer(settings)
+    reports = run(trainer)
+    # Stops count from the last resume: after 1 step; 2 more; before validation; in it; an epoch on.
+    stops = (2, 3, 1, 3, POLLS_PER_EPOCH)
+    resumed, resumed_reports = run_interrupted(settings, stops, tmp_path)
+    assert resumed_reports == reports
+    assert len(reports) == trainer.config.epochs
+    assert_same_bits(snapshot(resumed), snapshot(trainer))
+    assert resumed.progress == trainer.progress
+    save_checkpoint(trainer, tmp_path / "undisturbed")
+    save_checkpoint(resumed, tmp_path / "resumed")
+    assert file_bytes(tmp_path / "undisturbed") == file_bytes(tmp_path / "resumed")
+
+
+def test_a_training_may_stop_at_every_poll(tmp_path):
+    settings = {"average_decay": 0.8, "epochs": 2}
+    trainer = new_trainer(settings)
+    reports = run(trainer)
+    for stop in range(1, 2 * POLLS_PER_EPOCH + 1):
+        resumed, resumed_reports = run_interrupted(settings, (stop,), tmp_path / str(stop))
+        assert resumed_reports == reports, f"stopped at poll {stop}"
+        assert_same_bits(snapshot(resumed), snapshot(trainer))
+
+
+def test_a_checkpoint_at_the_end_of_an_epoch_goes_on(tmp_path):
+    trainer = new_trainer({})
+    reports = run(trainer)
+    first = new_trainer({})
+    epochs = first.epochs(poll=lambda: None, on_step=lambda: None)
+    assert next(epochs) == reports[0]
+    save_checkpoint(first, tmp_path / "one")
+    resumed = new_trainer({}, seed=7)
+    load_checkpoint(resumed, tmp_path / "one")
+    assert run(resumed) == reports[1:]
+    assert_same_bits(snapshot(resumed), snapshot(trainer))
+
+
+def test_a_finished_training_stays_finished(tmp_path):
+    trainer = new_trainer({"epochs": 1})
+    run(trainer)
+    save_checkpoint(trainer, tmp_path / "end")
+    resumed = new_trainer({"epochs": 1}, seed=7)
+    load_checkpoint(resumed, tmp_path / "end")
+    assert resumed.progress.stopped == "completed"
+    assert run(resumed) == []
+
+
+def test_a_training_with_skipped_steps_is_resumed_to_the_bit(tmp_path):
+    index = int(training_batches(62, 20, seed=0, epoch=0)[1][0])
+
+    def make(seed=0):
+        return make_trainer(
+            make_network(seed=seed), augmentation=Poisoned(index), max_nonfinite_steps=1
+        )
+
+    trainer, first, resumed = make(), make(), make(seed=5)
+    reports = run(trainer)
+    with pytest.raises(Stop):
+        run(first, poll=stop_at(3))
+    assert first.progress.nonfinite_in_row == 1
+    save_checkpoint(first, tmp_path / "c")
+    load_checkpoint(resumed, tmp_path / "c")
+    assert run(resumed) == reports
+    assert reports[0].nonfinite_steps == 1
+    assert_same_bits(snapshot(resumed), snapshot(trainer))
+
+
+def test_a_training_is_a_function_of_its_seed_alone():
+    """Promise 24: the global generator is neither read nor moved."""
+    first = make_trainer(seed=3)
+    reports = run(first)
+    torch.manual_seed(1234)
+    state = torch.get_rng_state()
+    network = make_network()
+    torch.set_rng_state(state)
+    second = make_trainer(network, seed=3)
+    assert run(second) == reports
+    assert torch.equal(torch.get_rng_state(), state)
+    assert run(make_trainer(seed=4)) != reports
+
+
+def test_the_order_of_settings_does_not_matter_to_memory_of_earlier_trainings():
+    """A trainer made after another one has run is as new."""
+    reports = run(make_trainer())
+    assert run(make_trainer()) == reports
+
+
+@pytest.mark.parametrize("accumulation", [2, 4, 5, 20])
+def test_accumulated_gradients_are_those_of_the_whole_batch(accumulation):
+    """With batch norm in evaluation mode, which does not look at the other images of a part."""
+    found = []
+    for parts in (1, accumulation):
+        trainer = make_trainer(
+            make_network(dtype=torch.float64), accumulation=parts, class_weights=range10()
+        )
+        trainer.network.eval()
+        for batch in training_batches(62, 20, seed=0, epoch=0):
+            trainer.train_step(batch)
+        found.append(snapshot(trainer))
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=1e-11, atol=1e-13)
+
+
+def range10():
+    return tuple(0.5 + k / 10 for k in range(10))
+
+
+def test_batch_norm_sees_a_part_at_a_time():
+    """So accumulation changes the training, as the config says."""
+    one, many = make_trainer(), make_trainer(accumulation=5)
+    for trainer in (one, many):
+        trainer.network.train()
+        trainer.train_step(training_batches(62, 20, seed=0, epoch=0)[0])
+    assert int(many.network.opening.normalization.num_batches_tracked) == 5
+    assert int(one.network.opening.normalization.num_batches_tracked) == 1
+    assert not torch.equal(
+        one.network.opening.normalization.running_mean,
+        many.network.opening.normalization.running_mean,
+    )
+
+
+@pytest.mark.parametrize("backprop", ["stored", "checkpointed", "reversible", "exact"])
+def test_recomputation_counts_a_batch_once(backprop):
+    """Promise 27."""
+    trainer = make_trainer(make_network(backprop=backprop), epochs=1)
+    run(trainer)
+    for part in (trainer.network.opening, *trainer.network.connectors):
+        assert int(part.normalization.num_batches_tracked) == 3
+
+
+def poisoned_trainer(max_nonfinite_steps=0, step=1, **settings):
+    """The batch of that step, counted from 0, has an image that is NaN."""
+    index = int(training_batches(62, 20, seed=0, epoch=0)[step][4])
+    return make_trainer(
+        make_network("parabolic"),
+        augmentation=Poisoned(index),
+        max_nonfinite_steps=max_nonfinite_steps,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("accumulation", [1, 5])
+def test_a_nan_in_one_image_reaches_nothing(precision, accumulation):
+    """Promise 18: weights, velocity, statistics, average and sums are as before the step."""
+    skip_unless_supported({"precision": precision})
+    trainer = poisoned_trainer(precision=precision, accumulation=accumulation, average_decay=0.9)
+    before = []
+    with pytest.raises(DivergedError, match="not finite"):
+        run(trainer, on_step=lambda: before.append(snapshot(trainer)))
+    assert len(before) == 1
+    assert_same_bits(snapshot(trainer), before[0])
+    assert trainer.progress.step == 1
+    assert trainer.progress.nonfinite_steps == 1
+    assert trainer.progress.overflow_steps == 0
+
+
+def test_divergence_names_step_rate_and_largest_weight():
+    trainer = poisoned_trainer(learning_rates=(0.03125, 0.01, 0.001))
+    with pytest.raises(DivergedError) as caught:
+        run(trainer)
+    largest = max(float(w.detach().abs().max()) for w in trainer.network.parameters())
+    message = str(caught.value)
+    assert "step 2 " in message
+    assert "learning rate 0.03125" in message
+    assert f"largest weight {largest:.3g}" in message
+    assert "max_nonfinite_steps" in message
+    assert "\n" not in message
+
+
+def test_allowed_nonfinite_steps_are_skipped_and_the_training_goes_on():
+    trainer = poisoned_trainer(max_nonfinite_steps=2)
+    reports = run(trainer)
+    assert [report.nonfinite_steps for report in reports] == [1, 1, 1]
+    assert trainer.progress.nonfinite_in_row == 0
+    # The same training by hand, without the poisoned step.
+    other = make_trainer(
+        make_network("parabolic"), augmentation=Augmentation(flip=False, padding=0)
+    )
+    other.network.train()
+    for epoch in range(3):
+        other.progress.epoch = epoch
+        for number, batch in enumerate(training_batches(62, 20, seed=0, epoch=epoch)):
+            if (epoch, number) != (0, 1):
+                other.train_step(batch)
+            other.progress.step += 1
+    other.sums.zero_()
+    assert_same_bits(snapshot(trainer), snapshot(other))
+
+
+def test_skipped_steps_do_not_count_in_the_reported_means():
+    trainer = poisoned_trainer(max_nonfinite_steps=1, epochs=1)
+    counts = []
+    run(trainer, on_step=lambda: counts.append(float(trainer.sums[5])))
+    assert counts == [20, 20, 40]
+
+
+def test_nonfinite_steps_in_a_row_end_the_training():
+    trainer = make_trainer(max_nonfinite_steps=2)
+    with torch.no_grad():
+        trainer.network.opening.convolution.stencil[0] = float("nan")
+    steps = []
+    before = snapshot(trainer)
+    with pytest.raises(DivergedError, match=r"step 3 .*largest weight nan"):
+        run(trainer, on_step=lambda: steps.append(trainer.progress.nonfinite_in_row))
+    assert steps == [1, 2]
+    assert trainer.progress.nonfinite_steps == 3
+    after = snapshot(trainer)
+    assert all(torch.equal(after[k].nan_to_num(7), before[k].nan_to_num(7)) for k in before)
+
+
+def test_good_steps_in_between_start_the_count_anew():
+    trainer = make_trainer(max_nonfinite_steps=1, epochs=1)
+    trainer.progress.nonfinite_in_row = 1
+    run(trainer)
+    assert trainer.progress.nonfinite_in_row == 0
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_gradient_that_is_not_finite_counts_though_the_loss_is(value):
+    trainer = make_trainer()
+    trainer.network.classifier.bias.register_hook(lambda gradient: gradient * value)
+    before = snapshot(trainer)
+    with pytest.raises(DivergedError, match="step 1"):
+        run(trainer)
+    assert_same_bits(snapshot(trainer), before)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_leaving_the_grid_of_exact_reversal_counts_as_not_finite(precision):
+    skip_unless_supported({"precision": precision})
+    network = make_network(backprop="exact")
+    trainer = make_trainer(network, max_nonfinite_steps=1, accumulation=2, precision=precision)
+    with torch.no_grad():
+        network.opening.normalization.weight.fill_(1e5)
+    before = snapshot(trainer)
+    steps = []
+    with pytest.raises(DivergedError, match=r"step 2 .*exact reversal.*max_nonfinite_steps"):
+        run(trainer, on_step=lambda: steps.append(trainer.progress.nonfinite_steps))
+    assert steps == [1]
+    assert_same_bits(snapshot(trainer), before)
+
+
+@pytest.fixture
+def float16_trainer():
+    skip_unless_supported({"precision": "float16"})
+    return make_trainer(make_network("parabolic"), precision="float16", epochs=1)
+
+
+def test_a_float16_overflow_halves_the_scale_and_is_counted(float16_trainer):
+    """Promise 19."""
+    trainer = float16_trainer
+    before = snapshot(trainer)
+    trainer.loss_scale.value = 2.0**60
+    trainer.network.train()
+    batch = training_batches(62, 20, seed=0, epoch=0)[0]
+    trainer.train_step(batch)
+    assert trainer.progress.overflow_steps == 1
+    assert trainer.progress.nonfinite_steps == 0
+    assert trainer.loss_scale.value == 2.0**59
+    assert_same_bits(snapshot(trainer), before)
+    trainer.loss_scale.value = 2.0**10
+    trainer.train_step(batch)
+    assert trainer.progress.overflow_steps == 1
+    assert not torch.equal(
+        snapshot(trainer)["weights/classifier.weight"], before["weights/classifier.weight"]
+    )
+
+
+def test_the_loss_scale_does_not_change_the_update(float16_trainer):
+    """Powers of two: only what would have underflowed differs."""
+    found = []
+    for scale in (2.0**8, 2.0**12):
+        trainer = make_trainer(make_network("parabolic"), precision="float16", clip_norm=0.1)
+        trainer.loss_scale.value = scale
+        trainer.network.train()
+        trainer.train_step(training_batches(62, 20, seed=0, epoch=0)[0])
+        found.append(snapshot(trainer))
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=1e-2, atol=1e-4)
+
+
+def test_an_overflow_at_the_smallest_scale_ends_the_training(float16_trainer):
+    trainer = float16_trainer
+    trainer.loss_scale.value = 1.0
+    trainer.network.classifier.weight.register_hook(lambda gradient: gradient * float("inf"))
+    before = snapshot(trainer)
+    with pytest.raises(DivergedError, match="bfloat16"):
+        run(trainer)
+    assert trainer.progress.overflow_steps == 1
+    assert_same_bits(snapshot(trainer), before)
+
+
+def test_overflows_are_reported(float16_trainer):
+    trainer = float16_trainer
+    trainer.loss_scale.value = 2.0**40
+    report = run(trainer)[-1]
+    assert report.overflow_steps == trainer.progress.overflow_steps >= 1
+    assert report.nonfinite_steps == 0
+
+
+def script_validation(monkeypatch, accuracies):
+    accuracies = iter(accuracies)
+
+    def evaluate(*_arguments, **_settings):
+        return Evaluation(
+            loss=1.0,
+            accuracy=next(accuracies),
+            balanced_accuracy=0.0,
+            per_class={},
+            confusion=[],
+            num_images=1,
+        )
+
+    monkeypatch.setattr(trainer_module, "evaluate_network", evaluate)
+
+
+def test_early_stopping_waits_for_its_patience(monkeypatch):
+    script_validation(monkeypatch, [0.5, 0.7, 0.7, 0.6, 0.9, 0.9])
+    trainer = make_trainer(epochs=20, patience=2)
+    reports = run(trainer)
+    assert len(reports) == 4
+    assert trainer.progress.stopped == "early_stopping"
+    assert (trainer.progress.best_epoch, trainer.progress.best_accuracy) == (2, 0.7)
+
+
+def test_the_best_is_the_first_maximum(monkeypatch):
+    script_validation(monkeypatch, [0.2, 0.8, 0.3, 0.8, 0.1])
+    trainer = make_trainer(epochs=5)
+    run(trainer)
+    assert (trainer.progress.best_epoch, trainer.progress.best_accuracy) == (2, 0.8)
+    assert trainer.progress.stopped == "completed"
+
+
+def test_a_validation_accuracy_of_zero_is_a_best(monkeypatch):
+    script_validation(monkeypatch, [0.0, 0.0, 0.0])
+    trainer = make_trainer(epochs=3, patience=5)
+    run(trainer)
+    assert trainer.progress.best_epoch == 1
+
+
+def test_the_last_epoch_is_completed_though_patience_ends_too(monkeypatch):
+    script_validation(monkeypatch, [0.5, 0.4, 0.4])
+    trainer = make_trainer(epochs=3, patience=2)
+    assert len(run(trainer)) == 3
+    assert trainer.progress.stopped == "completed"
+
+
+def test_the_evaluated_network_is_the_average():
+    trainer = make_trainer(average_decay=0.9)
+    assert trainer.evaluated is trainer.average
+    expected = {k: v.clone() for k, v in trainer.network.state_dict().items()}
+
+    def follow():
+        for name, tensor in trainer.network.state_dict().items():
+            if tensor.is_floating_point():
+                expected[name] = 0.9 * expected[name] + 0.1 * tensor
+            else:
+                expected[name] = tensor.clone()
+
+    report = run(trainer, on_step=follow)[-1]
+    for name, tensor in trainer.average.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-6)
+    evaluation = evaluate_network(trainer.average, trainer.validation)
+    assert report.validation_accuracy == evaluation.accuracy
+    assert report.validation_loss == pytest.approx(evaluation.loss, rel=1e-6)
+    assert report.validation_loss != evaluate_network(trainer.network, trainer.validation).loss
+
+
+def test_without_an_average_the_network_itself_is_evaluated():
+    trainer = make_trainer()
+    assert trainer.evaluated is trainer.network
+
+
+def test_the_average_does_not_change_the_training():
+    plain, averaged = make_trainer(), make_trainer(average_decay=0.9)
+    run(plain)
+    run(averaged)
+    found = snapshot(averaged)
+    expected = snapshot(plain)
+    assert_same_bits({name: found[name] for name in expected}, expected)
+
+
+def test_other_classes_are_refused_at_once():
+    train, validation = digits()
+    fewer = image_set(train.images, train.labels.clamp(max=4), "01234")
+    with pytest.raises(DataError, match="10 classes apart but the data has 5"):
+        make_trainer(sets=(fewer, validation))
+    with pytest.raises(DataError, match="10 classes apart but the data has 5"):
+        make_trainer(sets=(train, fewer))
+
+
+def test_other_channels_are_refused_at_once():
+    train, validation = digits()
+    colour = image_set(train.images.repeat(1, 3, 1, 1), train.labels, train.class_names)
+    with pytest.raises(DataError, match="takes 1 channels but the images have 3"):
+        make_trainer(sets=(colour, validation))
+    with pytest.raises(DataError, match="takes 1 channels but the images have 3"):
+        make_trainer(sets=(train, colour))
+
+
+def test_a_batch_larger_than_the_data_is_refused():
+    with pytest.raises(ConfigError, match="batch_size=63 is larger than the 62"):
+        make_trainer(batch_size=63)
+    assert make_trainer(batch_size=62).steps_per_epoch == 1
+
+
+def test_class_weights_of_another_length_are_refused():
+    with pytest.raises(ConfigError, match="2 entries for 10 classes"):
+        run(make_trainer(class_weights=(1.0, 2.0)))
+
+
+def test_reports_are_the_means_over_the_epoch():
+    trainer = make_trainer(
+        make_network(dtype=torch.float64),
+        learning_rates=(0.1, 0.02, 0.004),
+        epochs=3,
+        label_smoothing=0.1,
+    )
+    reports = run(trainer)
+    for epoch, (report, rate) in enumerate(zip(reports, (0.1, 0.02, 0.004), strict=True)):
+        assert (report.epoch, report.step, report.learning_rate) == (epoch + 1, 3 * epoch + 3, rate)
+        parts = report.data_loss + report.smoothness + report.decay
+        assert report.loss == pytest.approx(parts, rel=1e-12)
+        assert 0 <= report.accuracy <= 1
+        assert (report.accuracy * 60) % 1 == pytest.approx(0, abs=1e-9)
+
+
+def test_the_first_report_is_that_of_the_objective_by_hand():
+    trainer = make_trainer(make_network(dtype=torch.float64), epochs=1, batch_size=62)
+    by_hand = make_network(dtype=torch.float64).train()
+    (batch,) = training_batches(62, 62, seed=0, epoch=0)
+    images = by_hand.preprocess(trainer.train.images[batch])
+    images = trainer.augmentation.augment(images, batch, seed=0, epoch=0)
+    labels = trainer.train.labels[batch]
+    scores = by_hand(images)
+    expected = trainer.objective(by_hand, scores, labels)
+    report = run(trainer)[0]
+    assert report.loss == pytest.approx(float(expected.total.detach()), rel=1e-13)
+    assert report.decay == pytest.approx(float(expected.decay.detach()), rel=1e-13)
+    assert report.smoothness == 0
+    assert report.accuracy == float((scores.argmax(1) == labels).double().mean())
+
+
+def test_steps_and_polls_are_announced():
+    steps, polls = [], []
+    trainer = make_trainer(epochs=2, evaluation_batch_size=16)
+    run(trainer, poll=lambda: polls.append(1), on_step=lambda: steps.append(trainer.progress.step))
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert len(polls) == 2 * POLLS_PER_EPOCH
+
+
+@pytest.mark.parametrize("dynamics", DYNAMICS)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_twenty_steps_reduce_the_loss(dynamics, precision):
+    network = make_network(dynamics, channels=(8, 12, 12))
+    trainer = make_trainer(network, epochs=7, batch_size=20, precision=precision)
+    reports = run(trainer)
+    assert reports[-1].step == 21
+    assert reports[-1].data_loss < 0.8 * reports[0].data_loss
+    assert reports[-1].accuracy > reports[0].accuracy + 0.2
+    assert max(float(w.abs().max()) for w in trainer.optimizer.boxed) <= 1
+
+
+def test_backprop_modes_train_alike():
+    """stored, checkpointed and reversible differ in memory, not in numbers (tanh, float64)."""
+    found = [
+        run(make_trainer(make_network(activation="tanh", dtype=torch.float64, backprop=backprop)))
+        for backprop in ("stored", "checkpointed", "reversible")
+    ]
+    for reports in found[1:]:
+        for one, two in zip(reports, found[0], strict=True):
+            assert one == pytest.approx(two, rel=1e-6)

@@ -1,0 +1,99 @@
+"""Trainings small enough to repeat: a few digits, a narrow network, a handful of steps."""
+
+from dataclasses import fields
+from functools import cache
+
+import torch
+
+import pdecnn
+from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.digits import read_digits
+from pdecnn.data.image_set import ImageSet
+from pdecnn.learning import Trainer, TrainingConfig
+
+DYNAMICS = ("resnet", "parabolic", "hamiltonian", "second_order")
+NUM_TRAIN, NUM_VALIDATION = 62, 40
+
+
+@cache
+def digits(num_train=NUM_TRAIN, num_validation=NUM_VALIDATION):
+    everything = read_digits().train
+    order = torch.arange(len(everything))
+    return (
+        everything.subset(order[:num_train]),
+        everything.subset(order[num_train : num_train + num_validation]),
+    )
+
+
+def make_network(dynamics="hamiltonian", *, seed=0, dtype=torch.float32, **overrides):
+    torch.manual_seed(seed)
+    overrides = {"channels": (4, 6, 6), **overrides}
+    return pdecnn.create_model(f"{dynamics}_digits", **overrides).to(dtype)
+
+
+def scatter_weights_(network, seed=1, size=0.3):
+    """Move every weight, so that steps of a block differ and norms are not at their start."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in network.parameters():
+            noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            weight += size * noise.to(weight.dtype)
+    return network
+
+
+def make_trainer(network=None, *, augmentation=None, seed=0, sets=None, **settings):
+    settings = {"epochs": 3, "batch_size": 20, **settings}
+    train, validation = digits() if sets is None else sets
+    return Trainer(
+        make_network() if network is None else network,
+        TrainingConfig(**settings),
+        train=train,
+        validation=validation,
+        augmentation=Augmentation() if augmentation is None else augmentation,
+        seed=seed,
+    )
+
+
+def run(trainer, poll=lambda: None, on_step=lambda: None):
+    return list(trainer.epochs(poll=poll, on_step=on_step))
+
+
+def snapshot(trainer):
+    """Everything a training goes on from, copied."""
+    tensors = {f"weights/{k}": v for k, v in trainer.network.state_dict().items()}
+    for name, weight in trainer.network.named_parameters():
+        tensors[f"velocity/{name}"] = trainer.optimizer.velocity(weight)
+    if trainer.average is not None:
+        tensors |= {f"average/{k}": v for k, v in trainer.average.state_dict().items()}
+    tensors["sums"] = trainer.sums
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def assert_same_bits(found, expected):
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype, name
+        assert torch.equal(found[name], tensor), name
+
+
+class Poisoned(Augmentation):
+    """An augmentation that turns one image into NaN in some epochs."""
+
+    def __init__(self, index, epochs=(0,)):
+        super().__init__(flip=False, padding=0.0)
+        object.__setattr__(self, "_poison", (index, epochs))
+
+    def augment(self, images, indices, *, seed, epoch):
+        index, epochs = self._poison
+        images = super().augment(images, indices, seed=seed, epoch=epoch).clone()
+        if epoch in epochs:
+            images[indices == index] = float("nan")
+        return images
+
+
+def field_names(cls):
+    return [field.name for field in fields(cls)]
+
+
+def image_set(images, labels, class_names):
+    return ImageSet(images=images, labels=labels, class_names=tuple(class_names))

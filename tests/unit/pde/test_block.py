@@ -1,0 +1,293 @@
+"""Blocks: trajectories, the way back, dtypes, layouts, and the settings they refuse."""
+
+import pytest
+import torch
+from torch import nn
+
+from pdecnn.errors import ConfigError
+from pdecnn.pde import BACKPROP_MODES, Block, ForwardEuler, ResidualLayer, SymmetricLayer
+from tests.blocks import (
+    IRREVERSIBLE,
+    every_combination,
+    every_integrator,
+    every_reversible,
+    gradients_of,
+    integrator_name,
+    largest_relative_error,
+    make_block,
+    make_features,
+    relative_error,
+)
+
+
+def layers_for(integrator, channels=4, num_steps=3, **options):
+    width = integrator.layer_channels(channels)
+    return [SymmetricLayer(width, **options) for _ in range(integrator.layers_per_step * num_steps)]
+
+
+@every_combination
+def test_a_trajectory_runs_from_start_to_propagate(integrator, backprop):
+    block = make_block(integrator, backprop=backprop, num_steps=5)
+    features = make_features()
+    with torch.no_grad():
+        states = block.trajectory(features)
+        final = block.propagate(features)
+    assert len(states) == 6
+    assert all(isinstance(state, tuple) for state in states)
+    assert all(torch.equal(a, b) for a, b in zip(states[-1], final, strict=True))
+    start = integrator.finish(states[0])
+    torch.testing.assert_close(start, features, rtol=0, atol=2.0**-13)
+    if backprop != "exact":
+        assert torch.equal(start, features)
+    assert torch.equal(block(features), integrator.finish(final))
+
+
+@every_combination
+def test_modes_compute_the_same_features(integrator, backprop):
+    features = make_features()
+    with torch.no_grad():
+        expected = make_block(integrator)(features)
+        found = make_block(integrator, backprop=backprop)(features)
+    if backprop == "exact":
+        torch.testing.assert_close(found, expected, rtol=0, atol=0.05)
+    else:
+        assert torch.equal(found, expected)
+
+
+@every_reversible
+@pytest.mark.parametrize("backprop", ["stored", "checkpointed", "reversible"])
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_reverse_undoes_propagate(integrator, backprop, dimension):
+    block = make_block(integrator, backprop=backprop, dimension=dimension, num_steps=10)
+    features = make_features(dimension=dimension)
+    with torch.no_grad():
+        assert relative_error(block.reverse(block.propagate(features)), features) <= 1e-12
+
+
+@every_reversible
+def test_reconstruction_errors_in_float32_are_those_of_the_notes(integrator):
+    block = make_block(integrator, num_steps=30, step_size=0.1, dtype=torch.float32)
+    features = make_features(dtype=torch.float32)
+    with torch.no_grad():
+        assert relative_error(block.reverse(block.propagate(features)), features) <= 1e-5
+
+
+@pytest.mark.parametrize("integrator", IRREVERSIBLE, ids=integrator_name)
+def test_reversing_an_irreversible_block_is_refused(integrator):
+    block = make_block(integrator)
+    with pytest.raises(ConfigError, match=f"{integrator.name} steps cannot be undone"):
+        block.reverse(block.propagate(make_features()))
+
+
+@pytest.mark.parametrize("state", [torch.zeros(2, 4, 5, 4), [1, 2], (torch.zeros(1),)])
+def test_reverse_refuses_what_is_no_state(state):
+    with pytest.raises(ValueError, match="a pair of tensors; found"):
+        make_block("leapfrog").reverse(state)
+
+
+@every_integrator
+def test_shared_weights_are_the_same_as_equal_weights(integrator):
+    shared = make_block(integrator, share_weights=True, num_steps=3)
+    separate = Block([*shared.layers] * 3, integrator, step_size=0.5)
+    assert separate.num_steps == shared.num_steps == 3
+    features = make_features()
+    assert torch.equal(shared(features), separate(features))
+
+
+def test_final_time_and_repr():
+    block = make_block("verlet", num_steps=3, step_size=0.5, backprop="reversible")
+    assert block.final_time == 1.5
+    description = "integrator=verlet, step_size=0.5, num_steps=3, backprop=reversible"
+    assert description in repr(block)
+
+
+def test_any_module_may_be_a_layer():
+    block = Block([nn.Tanh()], "forward_euler", step_size=0.5, num_steps=2)
+    once = torch.ones(3) + 0.5 * torch.ones(3).tanh()
+    torch.testing.assert_close(block(torch.ones(3)), once + 0.5 * once.tanh())
+
+
+@every_integrator
+def test_residual_layers_fit_every_integrator(integrator):
+    block = make_block(integrator, layer_class=ResidualLayer)
+    assert block(make_features()).shape == make_features().shape
+
+
+# Autocast and half precision
+
+
+@every_combination
+def test_under_autocast_the_state_is_float32_and_the_layers_bfloat16(integrator, backprop):
+    block = make_block(integrator, backprop=backprop, dtype=torch.float32)
+    dtypes = set()
+    for layer in block.layers:
+        layer.register_forward_hook(lambda _, inputs, output: dtypes.add(output.dtype))
+    features = make_features(dtype=torch.float32, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        state = block.propagate(features)
+        outputs = block(features)
+    assert dtypes == {torch.bfloat16}
+    assert {part.dtype for part in state} == {torch.float32}
+    assert outputs.dtype == torch.float32
+    outputs.square().sum().backward()  # outside autocast, as PyTorch recommends
+    assert dtypes == {torch.bfloat16}, "recomputed in another dtype"
+    assert features.grad.dtype == torch.float32
+    for name, parameter in block.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.dtype == torch.float32
+
+
+@every_combination
+def test_under_autocast_gradients_are_near_those_of_float32(integrator, backprop):
+    block = make_block(integrator, backprop=backprop, dtype=torch.float32)
+    features = make_features(dtype=torch.float32)
+    expected = gradients_of(block, features)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = gradients_of(block, features)  # backward inside autocast works as well
+    error, name = largest_relative_error(found, expected)
+    assert error <= 0.1, f"{name}: relative error {error}"
+
+
+@every_combination
+def test_a_bfloat16_block_has_a_float32_state_and_bfloat16_features(integrator, backprop):
+    block = make_block(integrator, backprop=backprop, dtype=torch.bfloat16)
+    features = make_features(dtype=torch.bfloat16, requires_grad=True)
+    assert {part.dtype for part in block.propagate(features)} == {torch.float32}
+    outputs = block(features)
+    assert outputs.dtype == torch.bfloat16
+    outputs.sum().backward()
+    assert features.grad.dtype == torch.bfloat16
+    assert {parameter.grad.dtype for parameter in block.parameters()} == {torch.bfloat16}
+
+
+@every_combination
+def test_channels_last_features_give_the_same_numbers(integrator, backprop):
+    block = make_block(integrator, backprop=backprop)
+    features = make_features()
+    last = features.to(memory_format=torch.channels_last)
+    found, expected = gradients_of(block, last), gradients_of(block, features)
+    tolerance = 1e-2 if backprop == "exact" else 1e-12  # a rounding may fall to the other side
+    error, name = largest_relative_error(found, expected)
+    assert error <= tolerance, f"{name}: relative error {error}"
+
+
+@every_combination
+@pytest.mark.parametrize(("dimension", "size"), [(1, (1,)), (2, (1, 1)), (3, (1, 2, 1))])
+def test_the_smallest_images(integrator, backprop, dimension, size):
+    block = make_block(integrator, backprop=backprop, dimension=dimension)
+    features = make_features(dimension=dimension, size=size)
+    gradients = gradients_of(block, features)
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+
+
+# What is refused
+
+
+@every_combination
+@pytest.mark.parametrize(
+    ("shape", "dtype", "device", "message"),
+    [
+        ((4, 5, 5), torch.float32, "cpu", r"found shape \(4, 5, 5\)"),
+        ((4,), torch.float32, "cpu", r"found shape \(4,\)"),
+        ((1, 4, 5, 5, 5), torch.float32, "cpu", r"found shape \(1, 4, 5, 5, 5\)"),
+        ((1, 6, 5, 5), torch.float32, "cpu", "features of 6 channels do not fit layers of"),
+        ((1, 4, 5, 5), torch.float64, "cpu", "float64 but the weights torch.float32"),
+        ((1, 4, 5, 5), torch.float16, "cpu", "float16 but the weights torch.float32"),
+        ((1, 4, 5, 5), torch.uint8, "cpu", "uint8 but the weights torch.float32"),
+        ((1, 4, 5, 5), torch.float32, "meta", "on meta but the weights on cpu"),
+    ],
+)
+def test_wrong_features_are_refused(integrator, backprop, shape, dtype, device, message):
+    block = Block(layers_for(integrator), integrator, backprop=backprop)
+    features = torch.zeros(shape, dtype=dtype, device=device)
+    for method in (block, block.propagate, block.trajectory):
+        with pytest.raises(ValueError, match=message):
+            method(features)
+
+
+@every_integrator
+def test_a_wrong_number_of_layers_is_refused(integrator):
+    width = integrator.layers_per_step
+    layers = layers_for(integrator)
+    with pytest.raises(ConfigError, match="found 0 layers"):
+        Block([], integrator)
+    with pytest.raises(ConfigError, match=f"need {4 * width} layers.*found {3 * width}"):
+        Block(layers, integrator, num_steps=4)
+    if width > 1:
+        with pytest.raises(ConfigError, match=f"multiple of {width}; found {3 * width - 1}"):
+            Block(layers[:-1], integrator)
+
+
+@pytest.mark.parametrize("num_steps", [0, -1, 1.5, 2.0, "3"])
+def test_a_wrong_number_of_steps_is_refused(num_steps):
+    with pytest.raises(ConfigError, match="whole number of at least 1, found") as caught:
+        Block([SymmetricLayer(4)], "leapfrog", num_steps=num_steps)
+    assert repr(num_steps) in str(caught.value)
+
+
+@pytest.mark.parametrize("step_size", [0, 0.0, -1.0, float("nan"), float("inf"), "1", None])
+def test_a_wrong_step_size_is_refused(step_size):
+    with pytest.raises(ConfigError, match="step_size must be a positive number") as caught:
+        Block([SymmetricLayer(4)], "leapfrog", step_size=step_size)
+    assert repr(step_size) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("reversable", "reversible"), ("store", "stored"), ("exactly", "exact"), ("zzz", None)],
+)
+def test_an_unknown_backprop_mode_is_refused_with_the_nearest_name(name, nearest):
+    with pytest.raises(ConfigError, match=f"unknown backprop mode '{name}'") as caught:
+        Block([SymmetricLayer(4)], "leapfrog", backprop=name)
+    expected = BACKPROP_MODES if nearest is None else [f"did you mean '{nearest}'?"]
+    assert all(part in str(caught.value) for part in expected)
+
+
+@pytest.mark.parametrize("integrator", IRREVERSIBLE, ids=integrator_name)
+@pytest.mark.parametrize("backprop", ["reversible", "exact"])
+def test_reversing_modes_refuse_irreversible_integrators(integrator, backprop):
+    with pytest.raises(ConfigError, match=f"but {integrator.name} steps cannot be undone"):
+        Block([SymmetricLayer(4)], integrator, backprop=backprop)
+
+
+@every_reversible
+@pytest.mark.parametrize("backprop", BACKPROP_MODES)
+def test_batch_norm_is_refused_in_reversible_blocks(integrator, backprop):
+    message = f"batch norm in a reversible block \\({integrator.name}\\) is refused"
+    with pytest.raises(ConfigError, match=message):
+        Block(layers_for(integrator, normalization="batch"), integrator, backprop=backprop)
+    for norm in (nn.BatchNorm2d(4), nn.SyncBatchNorm(4)):
+        layers = [nn.Sequential(SymmetricLayer(4), norm) for _ in range(integrator.layers_per_step)]
+        with pytest.raises(ConfigError, match=message):
+            Block(layers, integrator, backprop=backprop)
+
+
+def test_batch_norm_is_welcome_elsewhere():
+    block = Block(layers_for(ForwardEuler(), normalization="batch"), "forward_euler")
+    assert block(torch.randn(2, 4, 5, 5)).shape == (2, 4, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("integrator", "backprop"),
+    [
+        ("forward_euler", "stored"),
+        ("runge_kutta_4", "checkpointed"),
+        ("leapfrog", "reversible"),
+    ],
+)
+def test_grid_bits_without_use_are_refused(integrator, backprop):
+    with pytest.raises(ConfigError, match=f"grid_bits=12 has no use with backprop='{backprop}'"):
+        Block([SymmetricLayer(4)], integrator, backprop=backprop, grid_bits=12)
+
+
+@pytest.mark.parametrize("grid_bits", [0, 23, 1.5])
+def test_grid_bits_out_of_range_are_refused(grid_bits):
+    with pytest.raises(ConfigError, match=f"from 1 to 22, found {grid_bits}"):
+        Block([SymmetricLayer(4)], "leapfrog", backprop="exact", grid_bits=grid_bits)
+
+
+def test_layers_that_do_not_fit_each_other_are_refused():
+    with pytest.raises(ConfigError, match="same channels and dimension, found"):
+        Block([SymmetricLayer(4), SymmetricLayer(6)], "leapfrog")
+    with pytest.raises(ConfigError, match="same channels and dimension, found"):
+        Block([SymmetricLayer(4), SymmetricLayer(4, dimension=1)], "verlet")

@@ -1,0 +1,39 @@
+"""torch.compile in mode `stored`: one graph, the same numbers."""
+
+import pytest
+import torch
+
+from tests.blocks import (
+    every_integrator,
+    gradients_of,
+    largest_relative_error,
+    make_block,
+    make_features,
+)
+
+
+@every_integrator
+def test_a_compiled_block_equals_the_eager_one(integrator):
+    torch.compiler.reset()
+    block = make_block(integrator, num_steps=2)
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    features = make_features()
+    torch.testing.assert_close(compiled(features), block(features), rtol=1e-13, atol=1e-14)
+    expected = gradients_of(block, features)
+    found = gradients_of(compiled, features)
+    found = {name.removeprefix("_orig_mod."): gradient for name, gradient in found.items()}
+    error, name = largest_relative_error(found, expected)
+    assert error <= 1e-13, f"{name}: relative error {error}"
+
+
+@pytest.mark.slow
+@every_integrator
+def test_a_compiled_block_under_autocast(integrator):
+    torch.compiler.reset()
+    block = make_block(integrator, num_steps=2, dtype=torch.float32, share_weights=True)
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    features = make_features(dtype=torch.float32)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected, found = block(features), compiled(features)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)

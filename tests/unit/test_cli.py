@@ -1,0 +1,336 @@
+"""The command line within this process: what is printed where, and the exit codes."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+import pdecnn
+from pdecnn import cli
+from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
+from pdecnn.experiments import tensorboard
+from pdecnn.experiments.signals import Interrupted
+from tests.runs import call, fingerprint, modification_times, small_config, small_options
+
+FIGURES = ("convergence", "confusion", "predictions")
+
+
+@pytest.fixture
+def run_command(capsys, monkeypatch):
+    return lambda *arguments: call(capsys, monkeypatch, *arguments)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A run made from Python, figures and all."""
+    from pdecnn.reports import draw_run_figures
+
+    run = pdecnn.train(small_config(), output=tmp_path_factory.mktemp("trained") / "run")
+    draw_run_figures(run)
+    return run
+
+
+@pytest.fixture(scope="session")
+def digit_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("digits")
+    for number, pixels in enumerate(load_digits().images[:3]):
+        image = Image.fromarray(np.round(pixels * 255 / 16).astype(np.uint8))
+        image.save(folder / f"{number}, a digit.png")
+    return sorted(folder.iterdir())
+
+
+# ------------------------------------------------------------------ train
+
+
+def test_train_says_a_plain_line_an_epoch_and_what_came_out(run_command, tmp_path, trained):
+    done = run_command("train", "--output", tmp_path / "run", *small_options())
+    assert done.code == 0
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert "\x1b" not in done.stdout
+    assert lines[0].startswith(f"{tmp_path / 'run'}: ")
+    assert "230 training and 287 validation images, 4 epochs on cpu, seed 0" in lines[0]
+    for epoch, line in enumerate(lines[1:5], start=1):
+        assert line.split()[:3] == ["epoch", str(epoch), "loss"]
+        for word in ("accuracy", "validation", "images/s", "s left"):
+            assert word in line
+    assert lines[5].startswith("test accuracy ")
+    assert lines[6].startswith(f"figures in {tmp_path / 'run' / 'figures'}: ")
+    assert len(lines) == 7
+    # And it is the run that Python makes.
+    assert fingerprint(tmp_path / "run") == fingerprint(trained.folder)
+    for name in FIGURES:
+        assert (tmp_path / "run" / "figures" / f"{name}.png").stat().st_size > 0
+        assert (tmp_path / "run" / "figures" / f"{name}.svg").stat().st_size > 0
+
+
+def test_train_json_is_one_object_on_stdout_and_logs_on_stderr(run_command, tmp_path):
+    done = run_command(
+        "train", "--json", "--output", tmp_path / "run", *small_options(training__epochs=1)
+    )
+    assert done.code == 0
+    value = json.loads(done.stdout)
+    assert value["run"] == str(tmp_path / "run")
+    assert value["stopped"] == "completed"
+    assert 0 <= value["test"]["accuracy"] <= 1
+    assert "epoch   1" in done.stderr
+
+
+def test_train_quiet_says_nothing(run_command, tmp_path):
+    options = ("--quiet", "--output", tmp_path / "run", *small_options(training__epochs=1))
+    assert vars(run_command("train", *options)) == {"code": 0, "stdout": "", "stderr": ""}
+    done = run_command("train", "--resume", "--json", *options)
+    assert json.loads(done.stdout)["epochs"] == 1
+    assert done.stderr == ""
+
+
+def test_resuming_a_finished_run_changes_no_file(run_command, trained):
+    before = modification_times(trained.folder)
+    done = run_command("train", "--output", trained.folder, "--resume")
+    assert done.code == 0
+    assert "is finished; nothing to do" in done.stdout
+    assert "test accuracy" in done.stdout
+    assert modification_times(trained.folder) == before
+
+
+def test_resuming_a_finished_run_draws_the_figures_it_lacks(run_command, tmp_path):
+    pdecnn.train(small_config(training__epochs=1), output=tmp_path / "run")
+    assert run_command("train", "--output", tmp_path / "run", "--resume").code == 0
+    assert (tmp_path / "run" / "figures" / "convergence.png").exists()
+
+
+def test_an_existing_run_is_refused_without_resume(run_command, trained):
+    done = run_command("train", "--output", trained.folder)
+    assert (done.code, done.stdout) == (2, "")
+    assert "holds a run already; pass --resume" in done.stderr
+
+
+def test_resuming_needs_no_setting_again_and_refuses_others_by_name(run_command, tmp_path):
+    folder = tmp_path / "run"
+    options = small_options(training__time_limit_seconds=0.001)
+    assert run_command("train", "parabolic_digits", "--output", folder, *options).code == 0
+    done = run_command("train", "--resume", "--output", folder, "--set", "training.epochs=7")
+    assert done.code == 2
+    assert "other settings (training.epochs)" in done.stderr
+    done = run_command("train", "--resume", "--output", folder, "--seed", "3")
+    assert (done.code, "(seed)" in done.stderr) == (2, True)
+    assert run_command("train", "resnet_digits", "--resume", "--output", folder).code == 2
+    done = run_command(
+        "train",
+        "parabolic_digits",
+        "--resume",
+        "--output",
+        folder,
+        "--set",
+        "training.time_limit_seconds=none",
+    )
+    assert done.code == 0
+    assert "resumed from epoch-0001" in done.stdout
+    assert pdecnn.experiments.Run(folder).summary["epochs"] == 4
+
+
+def test_without_an_output_runs_are_numbered_and_the_newest_is_resumed(
+    run_command, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    options = small_options(training__epochs=1, data__fraction=0.05)
+    for number in (1, 2):
+        done = run_command("train", "--json", *options)
+        assert json.loads(done.stdout)["run"] == f"runs/hamiltonian_digits-{number}"
+    done = run_command("train", "--resume", "--json")
+    assert json.loads(done.stdout)["run"] == "runs/hamiltonian_digits-2"
+    # Of another recipe there is none yet: it starts.
+    done = run_command("train", "parabolic_digits", "--resume", "--json", *options)
+    assert json.loads(done.stdout)["run"] == "runs/parabolic_digits-1"
+
+
+def test_a_toml_file_is_a_recipe(run_command, tmp_path):
+    path = tmp_path / "variant.toml"
+    path.write_text(
+        'recipe = "parabolic_digits"\nseed = 5\n[training]\nepochs = 1\nbatch_size = 25\n'
+        "[network]\nchannels = [4, 4]\n[data]\nfraction = 0.1\n"
+    )
+    done = run_command("train", path, "--output", tmp_path / "run", "--quiet", "--seed", "6")
+    assert done.code == 0
+    config = pdecnn.experiments.Run(tmp_path / "run").config
+    assert (config.recipe, config.seed) == ("parabolic_digits", 6)
+    assert config.network.channels == (4, 4)
+
+
+def test_train_starts_from_another_run(run_command, tmp_path, trained):
+    for source in (trained.folder, trained.folder / "last"):
+        folder = tmp_path / source.name
+        done = run_command(
+            "train",
+            "--quiet",
+            "--from",
+            source,
+            "--output",
+            folder,
+            *small_options(training__learning_rates=[1e-9] * 3, training__epochs=1),
+        )
+        assert done.code == 0
+        expected = pdecnn.load(source).classifier.weight
+        torch.testing.assert_close(pdecnn.load(folder).classifier.weight, expected)
+
+
+def test_folders_with_odd_names_are_shown_as_they_are(run_command, tmp_path):
+    # Text in brackets and colons is markup to the library that prints.
+    folder = tmp_path / "[bold]run[" / ":smile: [/x]"
+    options = small_options(training__epochs=1, data__fraction=0.05)
+    done = run_command("train", "--output", folder, *options)
+    assert done.code == 0
+    assert str(folder) in done.stdout
+    assert str(folder) in run_command("train", "--output", folder, "--resume").stdout
+
+
+def test_train_works_without_tensorboard(run_command, tmp_path, monkeypatch):
+    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    options = small_options(training__epochs=1, data__fraction=0.05)
+    assert run_command("train", "--quiet", "--output", tmp_path / "run", *options).code == 0
+
+
+# ------------------------------------------------------------------ evaluate and predict
+
+
+@pytest.mark.parametrize(
+    ("options", "num_images"),
+    [
+        ([], 360),
+        (["--json"], 360),
+        (["--split", "validation"], 287),
+        (["--split", "validation", "--weights", "last", "--device", "cpu"], 287),
+    ],
+)
+def test_evaluate_prints_one_json_object(run_command, trained, options, num_images):
+    done = run_command("evaluate", trained.folder, *options)
+    assert (done.code, done.stderr) == (0, "")
+    value = json.loads(done.stdout)
+    assert list(value) == [
+        "accuracy",
+        "loss",
+        "balanced_accuracy",
+        "per_class",
+        "num_images",
+        "num_weights",
+    ]
+    assert 0 <= value["accuracy"] <= 1
+    assert 0 <= value["balanced_accuracy"] <= 1
+    assert list(value["per_class"]) == list("0123456789")
+    assert value["num_images"] == num_images
+    assert value["num_weights"] == trained.summary["num_weights"]
+    assert (len(done.stdout.splitlines()) == 1) == ("--json" in options)
+    if "last" in options:
+        assert value["accuracy"] == trained.metrics[-1]["validation_accuracy"]
+
+
+def test_predict_prints_csv(run_command, trained, digit_files):
+    done = run_command("predict", trained.folder, *digit_files)
+    assert (done.code, done.stderr) == (0, "")
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert list(rows[0]) == ["image", "rank", "class", "probability"]
+    assert [row["image"] for row in rows] == [str(path) for path in digit_files for _ in range(3)]
+    assert [row["rank"] for row in rows] == ["1", "2", "3"] * 3
+    for start in (0, 3, 6):
+        probabilities = [float(row["probability"]) for row in rows[start : start + 3]]
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert 0 < sum(probabilities) <= 1 + 1e-5
+
+
+def test_predict_prints_json(run_command, trained, digit_files):
+    done = run_command("predict", trained.folder, digit_files[0], "--json", "--top", "1")
+    (result,) = json.loads(done.stdout)["images"]
+    assert result["image"] == str(digit_files[0])
+    ((entry),) = result["predictions"]
+    assert set(entry) == {"class", "probability"}
+    everything = run_command("predict", trained.folder, digit_files[0], "--json", "--top", "99")
+    entries = json.loads(everything.stdout)["images"][0]["predictions"]
+    assert sorted(entry["class"] for entry in entries) == list("0123456789")
+    assert sum(entry["probability"] for entry in entries) == pytest.approx(1, abs=1e-5)
+
+
+# ------------------------------------------------------------------ lists and help
+
+
+def test_recipes_and_models_are_listed(run_command):
+    done = run_command("recipes")
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == pdecnn.list_recipes()
+    values = json.loads(run_command("recipes", "--json").stdout)
+    assert list(values) == pdecnn.list_recipes()
+    assert values["hamiltonian_cifar100"]["training"]["epochs"] == 200
+    done = run_command("models")
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == pdecnn.list_models()
+    assert json.loads(run_command("models", "--json").stdout)["parabolic_stl10"] == 618_554
+
+
+def test_version_and_help(run_command):
+    assert run_command("--version").stdout == f"pdecnn {pdecnn.__version__}\n"
+    done = run_command("--help")
+    assert done.code == 0
+    for name in ("train", "evaluate", "predict", "recipes", "models"):
+        assert name in done.stdout
+        assert run_command(name, "--help").code == 0
+    # No summary of a command is cut off.
+    assert "..." not in done.stdout.partition("Commands:")[2]
+
+
+def test_a_misspelt_command_or_flag_is_a_usage_error(run_command):
+    for arguments in (
+        [],
+        ["trian"],
+        ["train", "--sed", "3"],
+        ["train", "--seed", "x"],
+        ["predict"],
+    ):
+        done = run_command(*arguments)
+        assert done.code == 2
+        assert "Traceback" not in done.stderr
+
+
+# ------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("a\nb"), 2),
+        (DataError("a\nb"), 3),
+        (DivergedError("a\nb"), 4),
+        (CheckpointError("a\nb"), 5),
+    ],
+)
+def test_errors_become_one_line_and_an_exit_code(run_command, monkeypatch, error, code):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("pdecnn.experiments.evaluate", fail)
+    assert vars(run_command("evaluate", "run")) == {
+        "code": code,
+        "stdout": "",
+        "stderr": "pdecnn: a b\n",
+    }
+    with pytest.raises(type(error)):
+        run_command("evaluate", "run", "--debug")
+
+
+def test_a_fault_of_ours_is_not_hidden(run_command, monkeypatch):
+    def fail(*arguments, **options):
+        raise KeyError("ours")
+
+    monkeypatch.setattr("pdecnn.experiments.evaluate", fail)
+    with pytest.raises(KeyError):
+        run_command("evaluate", "run")
+
+
+def test_signals_have_the_conventional_exit_codes():
+    assert cli._exit_code(Interrupted(15)) == 143
+    assert cli._exit_code(Interrupted(2)) == 130
+
+
+def test_debug_shows_the_traceback(run_command):
+    with pytest.raises(ConfigError, match="unknown recipe"):
+        run_command("train", "nothing_such", "--debug")
