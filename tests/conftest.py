@@ -14,3 +14,17 @@ settings.load_profile("repeatable")
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--cifar10", metavar="DIR", help="the folder that holds cifar-10-batches-bin, if you have it"
+    )
+
+
+@pytest.fixture
+def cifar10_folder(request):
+    folder = request.config.getoption("--cifar10")
+    if folder is None:
+        pytest.skip("needs the real CIFAR-10: pass --cifar10 DIR")
+    return folder

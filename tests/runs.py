@@ -1,6 +1,7 @@
 """Small runs, their fingerprints, and the command line, within this process and as another."""
 
 import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +24,9 @@ SOPHISTICATED = {
     "training__precision": "bfloat16",
     "training__accumulation": 5,
     "training__average_decay": 0.99,
+    "training__clip_norm": 1.0,
+    "data__flip": True,
+    "data__padding": 0.125,
 }
 RESULTS = ("metrics.jsonl", "summary.json", "predictions.safetensors")
 
@@ -36,7 +40,7 @@ def small_options(**settings):
     """The same settings as `--set` options of the command line."""
     options = []
     for key, value in _small(settings).items():
-        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        text = json.dumps(value) if isinstance(value, list | bool) else str(value)
         options += ["--set", f"{key}={text}"]
     return options
 

@@ -26,9 +26,9 @@ MISWRITTEN = re.compile(r"\b(?:eq|eqn|equation|eqs|equations)[ .]*\(?\d", re.IGN
 def docstrings(path):
     """Module, class, function and attribute docstrings."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                yield node.value.value
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text
 
 
 def tags(path):

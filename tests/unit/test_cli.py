@@ -1,12 +1,15 @@
 """The command line within this process: what is printed where, and the exit codes."""
 
 import csv
+import io
+import itertools
 import json
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from sklearn.datasets import load_digits
 
 import pdecnn
@@ -14,6 +17,8 @@ from pdecnn import cli
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.experiments import tensorboard
 from pdecnn.experiments.signals import Interrupted
+from pdecnn.learning.trainer import Trainer
+from pdecnn.reports.console import ConsoleListener
 from tests.runs import call, fingerprint, modification_times, small_config, small_options
 
 FIGURES = ("convergence", "confusion", "predictions")
@@ -43,6 +48,12 @@ def digit_files(tmp_path_factory):
     return sorted(folder.iterdir())
 
 
+@pytest.fixture
+def without_figures(monkeypatch):
+    """They take longer than a small run."""
+    monkeypatch.setattr("pdecnn.reports.draw_run_figures", lambda run: [])
+
+
 # ------------------------------------------------------------------ train
 
 
@@ -68,6 +79,7 @@ def test_train_says_a_plain_line_an_epoch_and_what_came_out(run_command, tmp_pat
         assert (tmp_path / "run" / "figures" / f"{name}.svg").stat().st_size > 0
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_train_json_is_one_object_on_stdout_and_logs_on_stderr(run_command, tmp_path):
     done = run_command(
         "train", "--json", "--output", tmp_path / "run", *small_options(training__epochs=1)
@@ -80,6 +92,7 @@ def test_train_json_is_one_object_on_stdout_and_logs_on_stderr(run_command, tmp_
     assert "epoch   1" in done.stderr
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_train_quiet_says_nothing(run_command, tmp_path):
     options = ("--quiet", "--output", tmp_path / "run", *small_options(training__epochs=1))
     assert vars(run_command("train", *options)) == {"code": 0, "stdout": "", "stderr": ""}
@@ -109,6 +122,7 @@ def test_an_existing_run_is_refused_without_resume(run_command, trained):
     assert "holds a run already; pass --resume" in done.stderr
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_resuming_needs_no_setting_again_and_refuses_others_by_name(run_command, tmp_path):
     folder = tmp_path / "run"
     options = small_options(training__time_limit_seconds=0.001)
@@ -133,6 +147,7 @@ def test_resuming_needs_no_setting_again_and_refuses_others_by_name(run_command,
     assert pdecnn.experiments.Run(folder).summary["epochs"] == 4
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_without_an_output_runs_are_numbered_and_the_newest_is_resumed(
     run_command, tmp_path, monkeypatch
 ):
@@ -148,6 +163,7 @@ def test_without_an_output_runs_are_numbered_and_the_newest_is_resumed(
     assert json.loads(done.stdout)["run"] == "runs/parabolic_digits-1"
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_toml_file_is_a_recipe(run_command, tmp_path):
     path = tmp_path / "variant.toml"
     path.write_text(
@@ -161,6 +177,7 @@ def test_a_toml_file_is_a_recipe(run_command, tmp_path):
     assert config.network.channels == (4, 4)
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_train_starts_from_another_run(run_command, tmp_path, trained):
     for source in (trained.folder, trained.folder / "last"):
         folder = tmp_path / source.name
@@ -178,6 +195,7 @@ def test_train_starts_from_another_run(run_command, tmp_path, trained):
         torch.testing.assert_close(pdecnn.load(folder).classifier.weight, expected)
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_folders_with_odd_names_are_shown_as_they_are(run_command, tmp_path):
     # Text in brackets and colons is markup to the library that prints.
     folder = tmp_path / "[bold]run[" / ":smile: [/x]"
@@ -188,10 +206,28 @@ def test_folders_with_odd_names_are_shown_as_they_are(run_command, tmp_path):
     assert str(folder) in run_command("train", "--output", folder, "--resume").stdout
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_train_works_without_tensorboard(run_command, tmp_path, monkeypatch):
     monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
     options = small_options(training__epochs=1, data__fraction=0.05)
     assert run_command("train", "--quiet", "--output", tmp_path / "run", *options).code == 0
+
+
+def test_skipped_steps_are_shown_on_a_terminal_too(tmp_path):
+    screen = io.StringIO()
+    listener = ConsoleListener()
+    listener.console = Console(file=screen, force_terminal=True, highlight=False)
+    original, count = Trainer._gradient, itertools.count()
+
+    def gradient(self, indices):
+        total, sums = original(self, indices)
+        return (total * float("nan") if next(count) == 3 else total), sums
+
+    config = small_config(training__epochs=1, data__fraction=0.1, training__max_nonfinite_steps=1)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Trainer, "_gradient", gradient)
+        pdecnn.train(config, output=tmp_path / "run", listener=listener)
+    assert "epoch 1: 1 steps skipped so far" in screen.getvalue()
 
 
 # ------------------------------------------------------------------ evaluate and predict

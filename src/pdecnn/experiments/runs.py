@@ -2,6 +2,7 @@
 
 config.json  environment.json  metrics.jsonl  timing.jsonl  summary.json  predictions.safetensors
 checkpoints/epoch-0012/        a `from_pretrained` folder with the state resuming needs
+checkpoints/*.damaged-1/       one that did not verify when the run was resumed
 best, last                     links to two of them
 figures/
 """

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -41,7 +42,7 @@ from pdecnn.networks.registry import take_weights
 
 NUM_SHOWN = 6
 # What may differ between a run and its resumption without changing any result.
-_FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "training.evaluation_batch_size"}
+_FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds"}
 
 
 def train(
@@ -193,7 +194,7 @@ def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener)
                 "seconds": round(seconds, 4),
                 "images_per_second": round(images / max(seconds, 1e-9), 1),
             }
-            entries.append(report._asdict())
+            entries.append({name: _json_number(value) for name, value in report._asdict().items()})
             # Metrics first: a checkpoint then never lacks the lines of its epochs.
             _write(run, run.write_metrics, entries)
             _save(run, trainer)
@@ -204,6 +205,11 @@ def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener)
             if begin > deadline:
                 break
     signals.poll()
+
+
+def _json_number(value: float) -> float | None:
+    """JSON has no infinity and no NaN; None stands for both."""
+    return value if isfinite(value) else None
 
 
 def _save(run: Run, trainer: Trainer) -> None:

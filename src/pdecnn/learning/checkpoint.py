@@ -86,7 +86,10 @@ def _read_progress(trainer: Trainer, path: Path) -> Progress:
         raise CheckpointError(
             f"{path}: format version {version!r}, but this pdecnn reads {FORMAT_VERSION}"
         )
-    progress = progress_from_dict(values)
+    try:
+        progress = progress_from_dict(values)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     if progress.step != progress.epoch * trainer.steps_per_epoch + progress.batch:
         raise CheckpointError(
             f"{path}: belongs to a training whose epochs do not have {trainer.steps_per_epoch} "

@@ -3,6 +3,8 @@
 from sys import float_info
 from typing import TypeGuard
 
+LARGEST_COUNT = 2**53
+
 
 def is_finite_number(value: object) -> TypeGuard[float]:
     """Whether it is a number that a float can hold: no text, no truth value, no NaN."""
@@ -15,5 +17,9 @@ def is_finite_number(value: object) -> TypeGuard[float]:
 
 
 def is_count(value: object, smallest: int) -> TypeGuard[int]:
-    """Whether it is a whole number of at least `smallest`; True is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= smallest
+    """Whether it is a whole number from `smallest` to what a float holds exactly; True is none."""
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and smallest <= value <= LARGEST_COUNT
+    )

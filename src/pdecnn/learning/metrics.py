@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ class Evaluation:
         """The figures as JSON values, without the confusion matrix."""
         return {
             "accuracy": self.accuracy,
-            "loss": self.loss,
+            "loss": self.loss if isfinite(self.loss) else None,
             "balanced_accuracy": self.balanced_accuracy,
             "per_class": self.per_class,
             "num_images": self.num_images,

@@ -28,14 +28,10 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 
 
 def compute_scores(network: Network, images: Tensor, precision: str) -> Tensor:
-    """Class scores of standardised images, all but the classifier in the given precision.
-
-    Its one small matrix product gains nothing from half precision, and in bfloat16 it ends the
-    process with an illegal instruction on virtual machines that announce AMX without having it.
-    """
+    """Class scores of standardised images, the layers computing in the given precision."""
     with autocast(precision, images.device):
-        features = network.forward_features(images)
-    return network.forward_head(features.to(network.classifier.weight.dtype))
+        scores: Tensor = network(images)
+    return scores
 
 
 class LossScale:

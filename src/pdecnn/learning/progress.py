@@ -45,14 +45,12 @@ def progress_from_dict(values: object) -> Progress:
     """The progress of JSON values; unknown or missing keys and other types are errors."""
     names = {field.name for field in fields(Progress)}
     if not isinstance(values, dict) or set(values) != names:
-        raise CheckpointError("the progress in this checkpoint has other fields than expected")
+        raise CheckpointError("the progress has other fields than expected")
     for field in fields(Progress):
         if not _fits(field.type, values[field.name]):
-            raise CheckpointError(
-                f"the progress in this checkpoint cannot have {field.name}={values[field.name]!r}"
-            )
+            raise CheckpointError(f"the progress cannot have {field.name}={values[field.name]!r}")
     if values["loss_scale"] <= 0:
-        raise CheckpointError("the progress in this checkpoint has a loss scale of 0 or less")
+        raise CheckpointError("the progress has a loss scale of 0 or less")
     return Progress(**values)
 
 

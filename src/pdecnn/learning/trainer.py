@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from math import nan
 from typing import NamedTuple
 
 import torch
@@ -208,7 +209,7 @@ class Trainer:
             progress.stopped = "early_stopping"
         sums = self.sums.tolist()
         self.sums.zero_()
-        count = max(sums[5], 1.0)
+        count = sums[5] or nan  # no figures for an epoch whose every step was skipped
         loss, data_loss, smoothness, decay, accuracy = (value / count for value in sums[:5])
         return EpochReport(
             epoch=progress.epoch,

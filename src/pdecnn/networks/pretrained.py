@@ -26,13 +26,14 @@ def save(network: Network, folder: Path) -> None:
         "network": network.config.to_dict(),
         "preprocessing": network.preprocessing.to_dict(),
     }
+    weights, card = serialize(network.state_dict()), _model_card(network).encode()
     folder.mkdir(parents=True, exist_ok=True)
     # The config goes first and comes last: an interrupted save over an older folder must neither
     # look verified nor mix the weights of one network with the config of another.
     (folder / MANIFEST).unlink(missing_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
-    write_atomically(folder / WEIGHTS, serialize(network.state_dict()))
-    write_atomically(folder / CARD, _model_card(network).encode())
+    write_atomically(folder / WEIGHTS, weights)
+    write_atomically(folder / CARD, card)
     write_json(folder / CONFIG, config)
     write_manifest(folder, (CONFIG, WEIGHTS))
 

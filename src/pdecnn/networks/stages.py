@@ -56,8 +56,15 @@ class Classifier(nn.Module):
             self.weight.normal_(0, 0.1).clamp_(-0.2, 0.2)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Class scores of features (batch, channels, *spatial)."""
-        return functional.linear(pool_features(features), self.weight, self.bias)
+        """Class scores of features (batch, channels, *spatial), in the dtype of the weights.
+
+        Outside autocast: one small matrix product gains nothing from half precision, and in
+        bfloat16 it ends the process with an illegal instruction on virtual machines that
+        announce AMX without having it.
+        """
+        pooled = pool_features(features.to(self.weight.dtype))
+        with torch.autocast(features.device.type, enabled=False):
+            return functional.linear(pooled, self.weight, self.bias)
 
 
 def pool_features(features: Tensor) -> Tensor:

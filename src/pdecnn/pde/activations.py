@@ -8,6 +8,16 @@ from torch import Tensor, nn
 
 from pdecnn.errors import ConfigError, unknown_name
 
+RANDOM_MODULES = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+    nn.RReLU,
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activation:
@@ -23,12 +33,19 @@ class Activation:
     """Phi with Phi' = sigma and Phi(0) = 0; None: unknown, so no energy is defined."""
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise ConfigError(f"an activation must be callable, found {self.function!r}")
+        if not callable(self.function) or isinstance(self.function, type):
+            raise ConfigError(
+                f"an activation must be a function of a tensor, found {self.function!r}"
+            )
         if isinstance(self.function, nn.Module) and any(True for _ in self.function.parameters()):
             raise ConfigError(
                 f"activation {self.name!r} has weights of its own, which no layer would train; "
                 f"pass a function without weights"
+            )
+        if isinstance(self.function, RANDOM_MODULES):
+            raise ConfigError(
+                f"activation {self.name!r} is random: a state computed again would differ; pass a "
+                f"deterministic function"
             )
         if self.slope_range is not None and not self.slope_range[0] <= self.slope_range[1]:
             raise ConfigError(f"slope_range must be (smallest, largest), found {self.slope_range}")

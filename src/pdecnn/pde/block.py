@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.pde.activations import RANDOM_MODULES
 from pdecnn.pde.backprop import BACKPROP_MODES, PROPAGATE, REVERSING_MODES, TimeStepping
 from pdecnn.pde.convolution import check_features
 from pdecnn.pde.grid import Grid, largest_magnitude
@@ -24,7 +25,8 @@ from pdecnn.pde.normalization import BATCH_NORMS
 class Block(nn.Module):
     """Y(T) from Y(0) by `num_steps` time steps of `step_size` (eqs. 3, 8, 10, 11).
 
-    The initial value problem (eq. 5) is Y' = F(theta(t), Y), Y(0) = `features`.
+    The initial value problem is Y' = F(theta(t), Y), Y(0) = `features` (eq. 5).
+
     `layers` are in time order, `integrator.layers_per_step` for each step. The layers of a
     single step together with `num_steps` mean that all steps share them: weights constant in
     time. The state is float32 or wider whatever the layers compute in. `grid_bits` keeps it on
@@ -62,10 +64,8 @@ class Block(nn.Module):
     @property
     def steps(self) -> tuple[Layers, ...]:
         """The layers of each step, in time order."""
-        width = self.integrator.layers_per_step
-        distinct = [
-            tuple(self.layers[begin : begin + width]) for begin in range(0, len(self.layers), width)
-        ]
+        width, layers = self.integrator.layers_per_step, tuple(self.layers)
+        distinct = [layers[begin : begin + width] for begin in range(0, len(layers), width)]
         return tuple(distinct * (self.num_steps // len(distinct)))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -202,8 +202,14 @@ def refuse_batch_norm(integrator: AbstractIntegrator) -> None:
 
 
 def _check_layers(layers: Sequence[nn.Module], integrator: AbstractIntegrator) -> None:
-    if any(isinstance(part, BATCH_NORMS) for layer in layers for part in layer.modules()):
+    parts = [part for layer in layers for part in layer.modules()]
+    if any(isinstance(part, BATCH_NORMS) for part in parts):
         refuse_batch_norm(integrator)
+    if integrator.reversible and any(isinstance(part, RANDOM_MODULES) for part in parts):
+        raise ConfigError(
+            f"dropout in a reversible block ({integrator.name}) is refused: a state computed "
+            f"backwards would meet other random numbers; use it outside the blocks"
+        )
     kinds = {
         (layer.channels, layer.dimension) for layer in layers if isinstance(layer, AbstractLayer)
     }

@@ -121,8 +121,9 @@ class ConsoleListener(Listener):
         if summary is None:
             return
         test = summary["test"]
+        loss = "not finite" if test["loss"] is None else f"{test['loss']:.3f}"
         self.console.print(
-            f"test accuracy {test['accuracy']:.2%} (loss {test['loss']:.3f}, "
+            f"test accuracy {test['accuracy']:.2%} (loss {loss}, "
             f"{test['num_images']:,} images) with the weights of epoch {summary['best_epoch']}, "
             f"the best of {summary['epochs']} by validation accuracy "
             f"({summary['best_validation_accuracy']:.2%})"

@@ -44,9 +44,9 @@ def draw_convergence(metrics: Sequence[dict[str, Any]], title: str) -> Figure:
     return figure
 
 
-def _finite(value: float) -> float:
-    """A gap in the curve where a number is not finite."""
-    return value if math.isfinite(value) else math.nan
+def _finite(value: float | None) -> float:
+    """A gap in the curve where a number was not finite."""
+    return math.nan if value is None else value
 
 
 def _draw_curves(

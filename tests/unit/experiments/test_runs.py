@@ -8,6 +8,7 @@ import pytest
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.recipes import recipe
 from pdecnn.experiments.runs import Run, create_run, fresh_folder
+from tests.runs import modification_times
 
 CONFIG = recipe("parabolic_digits")
 
@@ -147,6 +148,13 @@ def test_metrics_are_replaced_whole(run):
     run.write_metrics([{"epoch": 1, "loss": 0.5}])
     run.write_metrics([{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}])
     assert run.metrics == [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
+
+
+def test_writing_the_same_again_changes_no_file(run):
+    run.write_metrics([{"epoch": 1}])
+    before = modification_times(run.folder)
+    run.write_metrics([{"epoch": 1}])
+    assert modification_times(run.folder) == before
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b"{}", b"null", b"3"])

@@ -44,3 +44,16 @@ def test_without_tensorboard_a_run_is_the_same(undisturbed, tmp_path, monkeypatc
     run = pdecnn.train(small_config(), output=tmp_path / "run")
     assert not (run.folder / "tensorboard").exists()
     assert fingerprint(run.folder) == fingerprint(undisturbed.folder)
+
+
+def test_events_that_cannot_be_written_are_said_in_one_line(tmp_path, monkeypatch):
+    def fail(self, report, timing):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensorboard.EventWriter, "write", fail)
+    with pytest.raises(pdecnn.CheckpointError, match="No space left on device"):
+        pdecnn.train(small_config(training__epochs=1), output=tmp_path / "run")
+    # The epoch itself is saved.
+    monkeypatch.undo()
+    run = pdecnn.train(small_config(training__epochs=1), output=tmp_path / "run", resume=True)
+    assert run.is_finished

@@ -97,7 +97,7 @@ def test_equal_configs_give_equal_bits_whatever_was_random_before(undisturbed, t
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_another_seed_gives_another_run(undisturbed, tmp_path):
+def test_promise_24_another_seed_gives_another_run(undisturbed, tmp_path):
     other = pdecnn.train(small_config(seed=1, training__epochs=1), output=tmp_path / "other")
     assert other.metrics[0] != undisturbed.metrics[0]
     one, two = weights_of(undisturbed.weights("last")), weights_of(other.weights("last"))

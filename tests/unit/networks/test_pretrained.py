@@ -137,6 +137,21 @@ def test_loading_uses_up_no_random_numbers(folder):
     assert torch.equal(torch.rand(3), expected)
 
 
+def test_a_reset_classifier_comes_back(folder):
+    network = pdecnn.Network.from_pretrained(folder)
+    network.reset_classifier(7)
+    network.save_pretrained(folder)
+    assert_same(network, pdecnn.Network.from_pretrained(folder))
+
+
+def test_weights_that_cannot_be_saved_leave_the_old_folder_alone(folder):
+    network = make()
+    network.opening.to("meta")
+    with pytest.raises(NotImplementedError):
+        network.save_pretrained(folder)
+    assert_same(make(), pdecnn.Network.from_pretrained(folder))
+
+
 def test_saving_over_an_old_folder(folder):
     other = make("parabolic_digits", num_classes=4)
     other.save_pretrained(folder)

@@ -17,7 +17,7 @@ def _unchanged_registry(monkeypatch):
     monkeypatch.setattr("pdecnn.pde.activations._ACTIVATIONS", dict(_ACTIVATIONS))
 
 
-def test_the_three_of_the_issue_are_registered():
+def test_relu_tanh_and_identity_are_registered():
     assert list_activations() == ["identity", "relu", "tanh"]
 
 
@@ -94,7 +94,7 @@ def test_weights_of_an_activation_are_refused():
 
 @pytest.mark.parametrize("activation", [5, None, [torch.relu]])
 def test_what_cannot_be_called_is_refused(activation):
-    with pytest.raises(ConfigError, match="must be callable, found"):
+    with pytest.raises(ConfigError, match="must be a function of a tensor, found"):
         SymmetricLayer(2, activation=activation)
 
 
@@ -114,3 +114,9 @@ def test_layers_can_be_copied_and_sent_to_another_process(name):
     features = torch.randn(1, 2, 3, 3)
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert torch.equal(twin(features), layer(features))
+
+
+@pytest.mark.parametrize("function", [torch.nn.Dropout(), torch.nn.RReLU(), torch.nn.ReLU])
+def test_random_modules_and_classes_are_refused(function):
+    with pytest.raises(ConfigError, match=r"random|function of a tensor"):
+        SymmetricLayer(2, activation=function)

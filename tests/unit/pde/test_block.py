@@ -291,3 +291,10 @@ def test_layers_that_do_not_fit_each_other_are_refused():
         Block([SymmetricLayer(4), SymmetricLayer(6)], "leapfrog")
     with pytest.raises(ConfigError, match="same channels and dimension, found"):
         Block([SymmetricLayer(4), SymmetricLayer(4, dimension=1)], "verlet")
+
+
+@pytest.mark.parametrize("integrator", ["verlet", "leapfrog"])
+def test_dropout_in_a_reversible_block_is_refused(integrator):
+    layers = [nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.Dropout()) for _ in range(2)]
+    with pytest.raises(ConfigError, match="dropout in a reversible block"):
+        Block(layers, integrator)

@@ -27,7 +27,7 @@ from tests.blocks import (
 )
 
 
-def test_the_integrators_of_the_issue():
+def test_every_integrator_of_the_paper_is_there():
     facts = {known.name: (known.order, known.reversible) for known in INTEGRATORS}
     assert facts == {
         "forward_euler": (1, False),

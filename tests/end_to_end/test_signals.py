@@ -1,0 +1,116 @@
+"""SIGTERM and SIGINT sent to the command: a checkpoint, a message, 143 or 130 (promise 21)."""
+
+import signal
+import time
+
+import pytest
+
+import pdecnn
+from tests.runs import SOPHISTICATED, command, fingerprint, finish, small_options, start
+from tests.runs import small_config as config_of
+
+LONGER = {"data__fraction": 1.0, "training__epochs": 5}
+
+# What a script does before the command runs: the process signals itself at a chosen place.
+IN_VALIDATION = """
+import os, signal
+from pdecnn.learning import trainer
+original, calls = trainer.evaluate_network, []
+def evaluate(*arguments, poll, **options):
+    calls.append(1)
+    def signalling_poll():
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        poll()
+    return original(*arguments, poll=signalling_poll, **options)
+trainer.evaluate_network = evaluate
+"""
+IN_PREPARATION = """
+import os, signal
+from pdecnn.experiments import training
+def read_splits(*arguments):
+    os.kill(os.getpid(), signal.SIGINT)
+training.read_splits = read_splits
+"""
+TWICE = """
+import os, signal
+from pdecnn.experiments import Listener
+from pdecnn.reports import console
+class Impatient(console.ConsoleListener):
+    def step(self, progress):
+        if progress.step == 60:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+console.ConsoleListener = Impatient
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return fingerprint(pdecnn.train(config_of(**LONGER), output=folder).folder)
+
+
+def signal_after_an_epoch(folder, number, **settings):
+    process = start("train", "--output", folder, *small_options(**settings))
+    while process.poll() is None and not (folder / "timing.jsonl").exists():
+        time.sleep(0.01)
+    process.send_signal(number)
+    return finish(process)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+    ids=["SIGTERM", "SIGINT"],
+)
+def test_promise_21_a_signal_from_outside(whole, tmp_path, number, code):
+    folder = tmp_path / "run"
+    done = signal_after_an_epoch(folder, number, **LONGER)
+    assert done.code == code, done.stderr
+    assert done.stderr == f"pdecnn: interrupted by {number.name}\n"
+    assert f"interrupted; go on with `pdecnn train --output {folder} --resume`" in done.stdout
+    assert (folder / "last" / "state.safetensors").exists()
+    pdecnn.train(config_of(**LONGER), output=folder, resume=True)
+    assert fingerprint(folder) == whole
+
+
+@pytest.mark.slow
+def test_promise_21_a_signal_in_validation(whole, tmp_path):
+    folder = tmp_path / "run"
+    options = ("train", "--quiet", "--output", folder, *small_options(**LONGER))
+    done = command(*options, code=IN_VALIDATION)
+    assert (done.code, done.stdout) == (143, "")
+    assert done.stderr == "pdecnn: interrupted by SIGTERM\n"
+    assert (folder / "last").resolve().name == "epoch-0001-batch-000046"
+    pdecnn.train(config_of(**LONGER), output=folder, resume=True)
+    assert fingerprint(folder) == whole
+
+
+def test_promise_21_a_signal_in_preparation(tmp_path):
+    done = command("train", "--output", tmp_path / "run", code=IN_PREPARATION)
+    assert (done.code, done.stdout) == (130, "")
+    assert done.stderr == "pdecnn: interrupted by SIGINT\n"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_promise_21_a_second_signal_ends_at_once(whole, tmp_path):
+    folder = tmp_path / "run"
+    done = command("train", "--output", folder, *small_options(**LONGER), code=TWICE)
+    assert done.code == 143
+    assert "interrupted" not in done.stdout + done.stderr
+    # No time for a checkpoint, but none is damaged either.
+    assert (folder / "last").resolve().name == "epoch-0001"
+    pdecnn.train(config_of(**LONGER), output=folder, resume=True)
+    assert fingerprint(folder) == whole
+
+
+@pytest.mark.slow
+def test_promise_21_a_signal_from_outside_with_everything_on(tmp_path):
+    settings = LONGER | SOPHISTICATED
+    undisturbed = pdecnn.train(config_of(**settings), output=tmp_path / "whole")
+    done = signal_after_an_epoch(tmp_path / "run", signal.SIGTERM, **settings)
+    assert done.code == 143
+    pdecnn.train(config_of(**settings), output=tmp_path / "run", resume=True)
+    assert fingerprint(tmp_path / "run") == fingerprint(undisturbed.folder)

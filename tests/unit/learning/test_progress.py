@@ -1,0 +1,71 @@
+"""The counters of a training go to JSON and back; anything else is refused."""
+
+import json
+import math
+
+import pytest
+
+from pdecnn.errors import CheckpointError
+from pdecnn.learning.progress import Progress, progress_from_dict
+from tests.unit.learning.trainings import field_names
+
+INTEGERS = [
+    "epoch", "batch", "step", "best_epoch", "nonfinite_in_row", "nonfinite_steps",
+    "overflow_steps", "loss_scale_age",
+]  # fmt: skip
+NUMBERS = ["best_accuracy", "loss_scale"]
+
+
+def test_every_field_is_tested_here():
+    assert sorted([*INTEGERS, *NUMBERS, "stopped"]) == sorted(field_names(Progress))
+
+
+@pytest.mark.parametrize("stopped", [None, "completed", "early_stopping"])
+def test_progress_comes_back_from_json(stopped):
+    progress = Progress(
+        epoch=3, batch=2, step=11, best_accuracy=0.1 + 0.2, loss_scale=2.0**15, stopped=stopped
+    )
+    assert progress_from_dict(json.loads(json.dumps(progress.to_dict()))) == progress
+
+
+def test_a_new_training_has_done_nothing():
+    progress = Progress()
+    assert all(getattr(progress, name) == 0 for name in INTEGERS)
+    assert (progress.best_accuracy, progress.loss_scale, progress.stopped) == (-1.0, 1.0, None)
+
+
+@pytest.mark.parametrize("values", [None, [], "x", 3, {}, {"epoch": 1}])
+def test_other_values_are_refused(values):
+    with pytest.raises(CheckpointError, match="other fields"):
+        progress_from_dict(values)
+
+
+def test_unknown_fields_are_refused():
+    with pytest.raises(CheckpointError, match="other fields"):
+        progress_from_dict(Progress().to_dict() | {"clock": 1})
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("value", [-1, 1.0, "1", None, True, [1], math.nan])
+def test_counters_must_be_counts(name, value):
+    with pytest.raises(CheckpointError, match=name):
+        progress_from_dict(Progress().to_dict() | {name: value})
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", ["1", None, True, [1.0], math.nan, math.inf, 10**400])
+def test_numbers_must_be_finite(name, value):
+    with pytest.raises(CheckpointError, match=name):
+        progress_from_dict(Progress().to_dict() | {name: value})
+
+
+@pytest.mark.parametrize("value", [0.0, -2.0, 0])
+def test_the_loss_scale_must_be_positive(value):
+    with pytest.raises(CheckpointError, match="loss scale"):
+        progress_from_dict(Progress().to_dict() | {"loss_scale": value})
+
+
+@pytest.mark.parametrize("value", ["crashed", 1, False, [], {}])
+def test_the_reason_must_be_a_known_one(value):
+    with pytest.raises(CheckpointError, match="stopped"):
+        progress_from_dict(Progress().to_dict() | {"stopped": value})
