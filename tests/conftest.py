@@ -18,7 +18,9 @@ def _fixed_seed():
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--cifar10", metavar="DIR", help="the folder that holds cifar-10-batches-bin, if you have it"
+        "--cifar10",
+        metavar="DIR",
+        help="the folder that holds cifar-10-batches-bin, if you have it",
     )
 
 

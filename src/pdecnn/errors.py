@@ -22,10 +22,17 @@ class DivergedError(RuntimeError):
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: what was found and the nearest one, or all there are."""
-    names = sorted(known)
-    nearest = get_close_matches(str(name), names, n=1, cutoff=0.6) or [
-        candidate for candidate in names if candidate.endswith(f".{name}")
+    text, names = str(name), sorted(known)
+    nearest = get_close_matches(text, names, n=1, cutoff=0.6) or [
+        candidate
+        for candidate in names
+        if text and (text in candidate or text == _initials(candidate))
     ]
     if nearest:
         return ConfigError(f"unknown {kind} {name!r}; did you mean {nearest[0]!r}?")
     return ConfigError(f"unknown {kind} {name!r}; known are {', '.join(names)}")
+
+
+def _initials(name: str) -> str:
+    """'rk4' for 'runge_kutta_4'."""
+    return "".join(word[:1] for word in name.split("_"))

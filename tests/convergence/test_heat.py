@@ -1,4 +1,4 @@
-"""The heat equation: a parabolic block with K = grad converges to expm (correction 11)."""
+"""The heat equation: a parabolic block with K = grad converges to expm (docs/paper-map.md, (8))."""
 
 from itertools import pairwise
 

@@ -9,12 +9,13 @@ import pdecnn
 
 NAMES = {
     "pdecnn": """
-        Activation Block CheckpointError Classifier ConfigError Connector Convolution DataError
-        DivergedError ForwardEuler Leapfrog Network NetworkConfig Objective ObjectiveConfig
-        Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4 SymmetricLayer
-        TotalVariationNorm TrainingConfig Verlet create_model evaluate list_models list_recipes
-        load pde_coefficients pde_terms predict recipe rediscretize register_activation
-        register_model stencil_from_pde_coefficients train
+        AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES
+        Block CheckpointError Classifier ConfigError Connector Convolution DataError
+        DivergedError ForwardEuler Grid INTEGRATORS Leapfrog Network NetworkConfig Objective
+        ObjectiveConfig Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4
+        SymmetricLayer TotalVariationNorm TrainingConfig Verlet create_model evaluate
+        list_activations list_models list_recipes load pde_coefficients pde_terms predict recipe
+        rediscretize register_activation register_model stencil_from_pde_coefficients train
     """,
     "pdecnn.pde": """
         AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES

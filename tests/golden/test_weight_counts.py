@@ -55,7 +55,7 @@ def test_weights_of_one_step(dynamics, weights_a_step):
     assert sum(weight.numel() for weight in block.parameters()) == 3 * weights_a_step
 
 
-def test_stages_are_those_of_the_notes():
+def test_stages_are_those_of_section_5():
     network = pdecnn.create_model("parabolic_stl10")
     assert network.opening.convolution.stencil.shape == (16, 3, 3, 3)
     widths = [tuple(c.convolution.stencil.shape[:2]) for c in network.connectors]

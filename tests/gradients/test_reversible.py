@@ -197,21 +197,18 @@ def test_features_changed_after_forward_do_not_matter(integrator, backprop):
 @pytest.mark.parametrize("share_weights", [False, True], ids=["separate", "shared"])
 def test_a_hook_on_a_parameter_runs_once(integrator, backprop, share_weights):
     block = make_block(integrator, backprop=backprop, share_weights=share_weights)
-    calls = []
-    handles = [
-        parameter.register_hook(lambda gradient, name=name: calls.append(name))
-        for name, parameter in block.named_parameters()
-    ]
-    accumulated = []
+    calls, accumulated = [], []
     for name, parameter in block.named_parameters():
+        parameter.register_hook(lambda gradient, name=name: calls.append((name, gradient.clone())))
         parameter.register_post_accumulate_grad_hook(
             lambda parameter, name=name: accumulated.append(name)
         )
     block(make_features()).sum().backward()
     names = sorted(name for name, _ in block.named_parameters())
-    assert sorted(calls) == names
+    assert sorted(name for name, _ in calls) == names
     assert sorted(accumulated) == names
-    assert len(handles) == len(names)
+    for name, gradient in calls:  # the sum over all steps, not that of one
+        assert torch.equal(gradient, block.get_parameter(name).grad), name
 
 
 @every_reversible
@@ -363,6 +360,17 @@ def test_batch_norm_is_counted_once_when_checkpointed():
     assert error <= 1e-14, f"{name}: relative error {error}"
     for name, buffer in found["stored"][1].items():
         assert torch.equal(found["checkpointed"][1][name], buffer), name
+
+
+def test_other_running_statistics_are_counted_once_when_checkpointed():
+    found = {}
+    for backprop in ("stored", "checkpointed"):
+        norm = torch.nn.InstanceNorm2d(4, track_running_stats=True).double()
+        block = Block([norm], "forward_euler", num_steps=4, backprop=backprop)
+        block(make_features(requires_grad=True)).square().sum().backward()
+        found[backprop] = dict(norm.named_buffers())
+    for name, buffer in found["stored"].items():
+        assert torch.equal(found["checkpointed"][name], buffer), name
 
 
 def test_checkpointed_batch_norm_in_evaluation():

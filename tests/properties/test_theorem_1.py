@@ -1,4 +1,4 @@
-"""Theorem 1 in discrete time (correction 6): below the step bound distances never grow."""
+"""Theorem 1 in discrete time (docs/paper-map.md): below the step bound distances never grow."""
 
 from itertools import pairwise
 

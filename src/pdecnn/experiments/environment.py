@@ -4,6 +4,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +36,18 @@ def resolve_device(name: str) -> torch.device:
         return torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"{name!r} is no device; use e.g. cpu, cuda or cuda:1") from error
+
+
+@contextmanager
+def cpu_threads(number: int | None) -> Iterator[None]:
+    """Let torch use so many CPU threads for a while; None leaves it as it is."""
+    before = torch.get_num_threads()
+    try:
+        if number is not None:
+            torch.set_num_threads(number)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def describe_environment(device: torch.device, seed: int) -> dict[str, Any]:

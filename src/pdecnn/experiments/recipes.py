@@ -18,7 +18,7 @@ def digits(dynamics: str) -> RunConfig:
         recipe=name,
         network=model_config(name),
         data=DataConfig(name="digits", flip=False, padding=0.0),
-        training=TrainingConfig(epochs=30, batch_size=32),
+        training=TrainingConfig(epochs=20, batch_size=32, num_threads=1),
     )
 
 

@@ -38,7 +38,7 @@ def resolve_run(
     if seed is not None:
         settings["seed"] = seed
     if data is not None:
-        settings["data.folder"] = str(data)
+        settings["data.folder"] = str(data.absolute())
     return base.with_settings(settings), output
 
 

@@ -14,7 +14,7 @@ import torch
 from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.config import RunConfig, differing_keys
-from pdecnn.experiments.environment import describe_environment, resolve_device
+from pdecnn.experiments.environment import cpu_threads, describe_environment, resolve_device
 from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.preparation import Splits, make_network, read_splits
 from pdecnn.experiments.runs import (
@@ -60,7 +60,7 @@ def train(
     newest checkpoint that verifies is taken; a finished run is left as it is.
     """
     listener = Listener() if listener is None else listener
-    with StopSignals() as signals:
+    with StopSignals() as signals, cpu_threads(config.training.num_threads):
         where = resolve_device(device)
         folder = None if output is None else Path(output)
         run = None if folder is None else _existing_run(folder, config, resume)

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pdecnn.checks import check_number
 from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.learning.finite_number import is_finite_number
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
@@ -48,24 +48,20 @@ class ObjectiveConfig:
             raise unknown_name("smoothness", self.smoothness, SMOOTHNESS)
         if self.class_weights is not None:
             self._check_class_weights(self.class_weights)
-        if not (is_finite_number(self.label_smoothing) and 0 <= self.label_smoothing < 1):
-            raise ConfigError(f"label_smoothing must be in [0, 1), found {self.label_smoothing!r}")
-        for name in ("smoothness_weight", "decay_weight"):
-            value = getattr(self, name)
-            if not (is_finite_number(value) and value >= 0):
-                raise ConfigError(f"{name} must be a number of at least 0, found {value!r}")
-        if not (is_finite_number(self.smoothing) and self.smoothing >= SMALLEST_SMOOTHING):
-            raise ConfigError(
-                f"smoothing must be a number of at least {SMALLEST_SMOOTHING}, found "
-                f"{self.smoothing!r}"
-            )
+        for name, smallest, below in (
+            ("label_smoothing", 0.0, 1.0),
+            ("smoothness_weight", 0.0, inf),
+            ("decay_weight", 0.0, inf),
+            ("smoothing", SMALLEST_SMOOTHING, inf),
+        ):
+            value = check_number(name, getattr(self, name), smallest=smallest, below=below)
+            object.__setattr__(self, name, value)
 
     def _check_class_weights(self, weights: Sequence[float]) -> None:
         if not isinstance(weights, list | tuple) or not weights:
             raise ConfigError(f"class_weights must be a list of numbers, found {weights!r}")
-        if not all(is_finite_number(weight) and weight >= 0 for weight in weights):
-            raise ConfigError(f"class_weights must be numbers of at least 0, found {weights!r}")
-        object.__setattr__(self, "class_weights", tuple(weights))
+        numbers = tuple(check_number("class_weights", weight, smallest=0) for weight in weights)
+        object.__setattr__(self, "class_weights", numbers)
 
 
 class Regularization(NamedTuple):

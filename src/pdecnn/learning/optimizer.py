@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pdecnn.checks import check_number, check_positive
 from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.learning.finite_number import is_finite_number
 from pdecnn.networks.network import Network
 from pdecnn.pde.convolution import Convolution
 
@@ -37,21 +37,20 @@ class OptimizerConfig:
     None: no average."""
 
     def __post_init__(self) -> None:
-        if not (is_finite_number(self.momentum) and 0 <= self.momentum < 1):
-            raise ConfigError(f"momentum must be in [0, 1), found {self.momentum!r}")
+        momentum = check_number("momentum", self.momentum, smallest=0, below=1)
+        object.__setattr__(self, "momentum", momentum)
         if self.momentum_convention not in MOMENTUM_CONVENTIONS:
             raise unknown_name(
                 "momentum_convention", self.momentum_convention, MOMENTUM_CONVENTIONS
             )
         if self.box not in BOXES:
             raise unknown_name("box", self.box, BOXES)
-        if not (is_finite_number(self.box_bound) and self.box_bound > 0):
-            raise ConfigError(f"box_bound must be a positive number, found {self.box_bound!r}")
-        clip, decay = self.clip_norm, self.average_decay
-        if clip is not None and not (is_finite_number(clip) and clip > 0):
-            raise ConfigError(f"clip_norm must be a positive number, found {clip!r}")
-        if decay is not None and not (is_finite_number(decay) and 0 < decay < 1):
-            raise ConfigError(f"average_decay must be in (0, 1), found {decay!r}")
+        for name in ("box_bound", "clip_norm", "average_decay"):
+            value = getattr(self, name)
+            if value is not None or name == "box_bound":
+                object.__setattr__(self, name, check_positive(name, value))
+        if self.average_decay is not None and self.average_decay >= 1:
+            raise ConfigError(f"average_decay must be below 1, found {self.average_decay!r}")
 
 
 class ProjectedSGD(torch.optim.Optimizer):
@@ -64,10 +63,7 @@ class ProjectedSGD(torch.optim.Optimizer):
     def __init__(
         self, network: Network, *, learning_rate: float, config: OptimizerConfig | None = None
     ) -> None:
-        if not (is_finite_number(learning_rate) and learning_rate >= 0):
-            raise ConfigError(
-                f"learning_rate must be a number of at least 0, found {learning_rate!r}"
-            )
+        learning_rate = check_number("learning_rate", learning_rate, smallest=0)
         self.config = OptimizerConfig() if config is None else config
         super().__init__(network.parameters(), {"lr": learning_rate})
         self.boxed = boxed_weights(network, self.config.box)

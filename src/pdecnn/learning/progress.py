@@ -3,10 +3,11 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pdecnn.checks import is_count, is_finite_number
 from pdecnn.errors import CheckpointError
-from pdecnn.learning.finite_number import is_count, is_finite_number
 
 STOPPED = (None, "completed", "early_stopping")
+_LARGEST_COUNTER = 2**53  # what a float holds exactly
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,7 +57,7 @@ def progress_from_dict(values: object) -> Progress:
 
 def _fits(kind: object, value: object) -> bool:
     if kind is int:
-        return is_count(value, 0)
+        return is_count(value, 0, _LARGEST_COUNTER)
     if kind is float:
         return is_finite_number(value)
     return value in STOPPED

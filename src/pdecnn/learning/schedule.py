@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import cos, pi
 
+from pdecnn.checks import check_number, is_finite_number
 from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.learning.finite_number import is_finite_number
 
 SCHEDULES = ("piecewise", "linear", "cosine")
 
@@ -30,8 +30,8 @@ class ScheduleConfig:
             object.__setattr__(self, name, _positive_numbers(name, getattr(self, name)))
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
-        if not (is_finite_number(self.warmup) and 0 <= self.warmup < 1):
-            raise ConfigError(f"warmup must be in [0, 1), found {self.warmup!r}")
+        warmup = check_number("warmup", self.warmup, smallest=0, below=1)
+        object.__setattr__(self, "warmup", warmup)
         if self.schedule == "piecewise":
             if self.warmup:
                 raise ConfigError("warmup belongs to the schedules 'linear' and 'cosine'")
@@ -75,4 +75,4 @@ def _positive_numbers(name: str, value: object) -> tuple[float, ...]:
         raise ConfigError(f"{name} must be positive numbers, found {value!r}")
     if not is_finite_number(sum(numbers)):
         raise ConfigError(f"{name} are too large, found {value!r}")
-    return tuple(numbers)
+    return tuple(float(number) for number in numbers)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import ConfigError
-from pdecnn.learning.finite_number import is_count, is_finite_number
 from pdecnn.learning.objective import ObjectiveConfig
 from pdecnn.learning.optimizer import OptimizerConfig
 from pdecnn.learning.precision import check_precision
@@ -29,6 +29,9 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
     time_limit_seconds: float | None = None
     """Stop at the end of the epoch in which this time since the start, or since the last resume,
     is over; None: never."""
+    num_threads: int | None = None
+    """CPU threads; None: as many as torch takes. Sums depend on it in their last bits, and tiny
+    images are quickest on one."""
     max_nonfinite_steps: int = 0
     """How many steps in a row may be skipped for a non-finite loss or gradient."""
 
@@ -36,25 +39,17 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
         ObjectiveConfig.__post_init__(self)
         ScheduleConfig.__post_init__(self)
         OptimizerConfig.__post_init__(self)
-        for name, smallest in (
-            ("epochs", 1),
-            ("batch_size", 1),
-            ("accumulation", 1),
-            ("evaluation_batch_size", 1),
-            ("max_nonfinite_steps", 0),
-        ):
+        for name in ("epochs", "batch_size", "accumulation", "evaluation_batch_size"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
+        for name in ("patience", "num_threads"):
             value = getattr(self, name)
-            if not is_count(value, smallest):
-                raise ConfigError(
-                    f"{name} must be a whole number of at least {smallest}, found {value!r}"
-                )
-        if self.patience is not None and not is_count(self.patience, 1):
-            raise ConfigError(
-                f"patience must be a whole number of at least 1, found {self.patience!r}"
-            )
-        limit = self.time_limit_seconds
-        if limit is not None and not (is_finite_number(limit) and limit > 0):
-            raise ConfigError(f"time_limit_seconds must be a positive number, found {limit!r}")
+            if value is not None:
+                object.__setattr__(self, name, check_count(name, value))
+        skipped = check_count("max_nonfinite_steps", self.max_nonfinite_steps, smallest=0)
+        object.__setattr__(self, "max_nonfinite_steps", skipped)
+        if self.time_limit_seconds is not None:
+            limit = check_positive("time_limit_seconds", self.time_limit_seconds)
+            object.__setattr__(self, "time_limit_seconds", limit)
         check_precision(self.precision)
         if self.batch_size % self.accumulation:
             raise ConfigError(

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from sys import float_info
 from typing import Any
 
 from torch import Tensor
 
+from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.activations import Activation, list_activations, resolve_activation
 from pdecnn.pde.block import check_backprop, refuse_batch_norm
@@ -15,8 +15,7 @@ from pdecnn.pde.integrators import AbstractIntegrator, resolve_integrator
 from pdecnn.pde.layers import LAYERS
 from pdecnn.pde.normalization import NORMALIZATIONS
 
-_LARGEST = float_info.max
-_LARGEST_COUNT = 2**31 - 1  # JSON has no limit, sizes of tensors do
+_PER_BLOCK = ("channels", "num_steps", "step_size")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +51,7 @@ class NetworkConfig:
     """Whether all steps of a block are one set of weights, constant in time."""
 
     def __post_init__(self) -> None:
-        for name in ("channels", "num_steps", "step_size"):
+        for name in _PER_BLOCK:
             value = getattr(self, name)
             if isinstance(value, Sequence) and not isinstance(value, str):
                 object.__setattr__(self, name, tuple(value))
@@ -111,23 +110,26 @@ class NetworkConfig:
                 f"channels must list the width of each block, then the last connector's output, "
                 f"so at least 2 numbers; found {self.channels!r}"
             )
-        _check_counts("channels", self.channels)
-        _check_counts("in_channels", (self.in_channels,))
-        _check_counts("num_classes", (self.num_classes,))
-        _check_counts("dimension", (self.dimension,))
-        check_dimension(self.dimension)
-        for name, per_block in (
-            ("num_steps", self.block_num_steps),
-            ("step_size", self.block_step_sizes),
+        for name, check in (
+            ("channels", check_count),
+            ("in_channels", check_count),
+            ("num_classes", check_count),
+            ("num_steps", check_count),
+            ("step_size", check_positive),
+            ("epsilon", check_positive),
         ):
-            if len(per_block) != self.num_blocks:
+            value = getattr(self, name)
+            per_block = name in _PER_BLOCK and isinstance(value, tuple)
+            checked = tuple(check(name, v) for v in value) if per_block else check(name, value)
+            object.__setattr__(self, name, checked)
+        object.__setattr__(self, "dimension", check_dimension(self.dimension))
+        for name in ("num_steps", "step_size"):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) != self.num_blocks:
                 raise ConfigError(
                     f"{name} must be one value or one for each of {self.num_blocks} blocks, "
-                    f"found {per_block!r}"
+                    f"found {value!r}"
                 )
-        _check_counts("num_steps", self.block_num_steps)
-        _check_positive("step_size", self.block_step_sizes)
-        _check_positive("epsilon", (self.epsilon,))
 
     def _check_names(self) -> None:
         for name in ("layer", "integrator", "normalization", "backprop"):
@@ -140,21 +142,6 @@ class NetworkConfig:
         if not isinstance(self.share_weights, bool):
             raise ConfigError(f"share_weights must be true or false, found {self.share_weights!r}")
         resolve_activation(self.activation)
-
-
-def _check_counts(name: str, values: Sequence[object]) -> None:
-    for value in values:
-        number = isinstance(value, int) and not isinstance(value, bool)
-        if not number or not 1 <= value <= _LARGEST_COUNT:  # type: ignore[operator]
-            raise ConfigError(f"{name} must be a whole number of at least 1, found {value!r}")
-
-
-def _check_positive(name: str, values: Sequence[object]) -> None:
-    for value in values:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        # A comparison, not isfinite, which overflows for the huge whole numbers JSON can hold.
-        if not number or not 0 < value <= _LARGEST:  # type: ignore[operator]
-            raise ConfigError(f"{name} must be a positive number, found {value!r}")
 
 
 def config_from_dict(values: object) -> NetworkConfig:

@@ -26,6 +26,11 @@ class Network(nn.Module):
 
     def __init__(self, config: NetworkConfig, preprocessing: Preprocessing | None = None) -> None:
         super().__init__()
+        if not isinstance(config, NetworkConfig):
+            raise ConfigError(
+                f"a Network takes a NetworkConfig, found {config!r}; for a network by name use "
+                f"create_model"
+            )
         self.config = config
         self.preprocessing = Preprocessing() if preprocessing is None else preprocessing
         _check_fit(config, self.preprocessing)
@@ -91,9 +96,8 @@ class Network(nn.Module):
         self.config = replace(self.config, num_classes=num_classes)
         self.preprocessing = replace(self.preprocessing, class_names=None)
         old = self.classifier.weight
-        self.classifier = Classifier(self.config.channels[-1], num_classes).to(
-            old.device, old.dtype
-        )
+        classifier = Classifier(self.config.channels[-1], num_classes)
+        self.classifier = classifier.to(old.device, old.dtype).train(self.classifier.training)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json, model.safetensors, a model card and their SHA-256 to a folder."""
@@ -110,6 +114,11 @@ class Network(nn.Module):
 
     def _check_images(self, images: Tensor) -> None:
         config = self.config
+        if not images.is_floating_point():
+            raise ValueError(
+                f"images are {images.dtype}, but a network takes standardised ones: "
+                f"network(network.preprocess(images))"
+            )
         stencil = self.opening.convolution.stencil
         check_features(images, config.in_channels, config.dimension, stencil)
         if min(images.shape[2:]) < config.smallest_size:

@@ -1,14 +1,15 @@
-"""From pixels to features: the scaling that travels with a network (notes on Sec. 5)."""
+"""From pixels to features: the scaling that travels with a network (Sec. 5)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from math import isfinite, prod
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pdecnn.checks import check_count, check_number, check_positive
 from pdecnn.errors import ConfigError, unknown_name
 
 STANDARDIZATIONS = ("image", "dataset", "none")
@@ -44,11 +45,12 @@ class Preprocessing:
                 f"mean and std belong to standardize='dataset', which needs both; found "
                 f"standardize={self.standardize!r}, mean={self.mean}, std={self.std}"
             )
-        self._check_statistics()
-        if not _all_are(int, self.size) or not all(n > 0 for n in self.size or ()):
-            raise ConfigError(f"size must be positive whole numbers, found {self.size!r}")
-        if not _all_are(str, self.class_names):
-            raise ConfigError(f"class_names must be texts, found {self.class_names!r}")
+        self._check_each("mean", check_number)
+        self._check_each("std", check_positive)
+        self._check_each("size", check_count)
+        self._check_each("class_names", _check_text)
+        if self.mean is not None and self.std is not None and len(self.mean) != len(self.std):
+            raise ConfigError(f"mean and std must be as many; found {self.mean}, {self.std}")
 
     def apply(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Standardised images of shape (batch, channels, *spatial).
@@ -70,19 +72,13 @@ class Preprocessing:
         """The settings as JSON values."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
-    def _check_statistics(self) -> None:
-        if self.mean is None or self.std is None:
+    def _check_each(self, name: str, check: Callable[[str, object], object]) -> None:
+        values = getattr(self, name)
+        if values is None:
             return
-        if not (_all_are((int, float), self.mean) and _all_are((int, float), self.std)):
-            raise ConfigError(
-                f"mean and std must be numbers, one per channel; found {self.mean!r}, {self.std!r}"
-            )
-        if len(self.mean) != len(self.std) or not all(map(isfinite, (*self.mean, *self.std))):
-            raise ConfigError(
-                f"mean and std must be finite and as many; found {self.mean}, {self.std}"
-            )
-        if not all(value > 0 for value in self.std):
-            raise ConfigError(f"std must be positive in each channel, found {self.std}")
+        if not isinstance(values, tuple) or not values:
+            raise ConfigError(f"{name} must be a list with at least one entry, found {values!r}")
+        object.__setattr__(self, name, tuple(check(name, value) for value in values))
 
     def _pixels(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         if images.dim() < 3:
@@ -102,13 +98,10 @@ class Preprocessing:
         return images.to(dtype)
 
 
-def _all_are(kind: type | tuple[type, ...], values: object) -> bool:
-    """Whether `values` is None or a tuple, not empty, of that kind; True is no number."""
-    return values is None or (
-        isinstance(values, tuple)
-        and len(values) > 0
-        and all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
-    )
+def _check_text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be texts, found {value!r}")
+    return value
 
 
 def _standardize_each(pixels: Tensor) -> Tensor:

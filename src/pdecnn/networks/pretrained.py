@@ -13,6 +13,7 @@ from pdecnn.files import MANIFEST, verify_manifest, write_atomically, write_json
 from pdecnn.networks.config import config_from_dict
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import preprocessing_from_dict
+from pdecnn.pde.convolution import SPATIAL_AXES
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT_VERSION = 1
@@ -27,7 +28,10 @@ def save(network: Network, folder: Path) -> None:
         "preprocessing": network.preprocessing.to_dict(),
     }
     weights, card = serialize(network.state_dict()), _model_card(network).encode()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise CheckpointError(f"{folder}: is, or lies in, a file; pass a folder") from error
     # The config goes first and comes last: an interrupted save over an older folder must neither
     # look verified nor mix the weights of one network with the config of another.
     (folder / MANIFEST).unlink(missing_ok=True)
@@ -116,10 +120,12 @@ def deserialize(path: Path) -> dict[str, Tensor]:
 def _model_card(network: Network) -> str:
     config = network.config
     names = network.preprocessing.class_names
+    subject = {1: "signal", 2: "image", 3: "volume"}[config.dimension]
+    axes = SPATIAL_AXES[config.dimension]
     return f"""---
 library_name: pdecnn
 license: mit
-tags: [image-classification, pde, {config.integrator}]
+tags: [{subject}-classification, pde, {config.integrator}]
 ---
 
 # A {config.layer} network stepped by {config.integrator}
@@ -137,7 +143,7 @@ Input: {config.in_channels} channel(s) in {config.dimension}D, standardised by
 import pdecnn
 
 network = pdecnn.Network.from_pretrained("FOLDER").eval()
-scores = network(network.preprocess(images))  # images: uint8, (batch, channels, height, width)
+scores = network(network.preprocess({subject}s))  # uint8, (batch, channels, {axes})
 ```
 
 Saved with torch {torch.__version__.split("+")[0]}; `config.json` holds every setting.

@@ -35,7 +35,12 @@ _MODELS: dict[str, ConfigFunction] = {}
 
 def register_model(function: ConfigFunction) -> ConfigFunction:
     """Make the config a function returns known by the function's name; a decorator."""
-    name = function.__name__
+    name = getattr(function, "__name__", None)
+    if not callable(function) or not isinstance(name, str):
+        raise ConfigError(
+            f"register_model takes a named function that returns a NetworkConfig, found "
+            f"{function!r}"
+        )
     if name in _MODELS:
         raise ConfigError(f"a model named {name!r} is registered already")
     _MODELS[name] = function
@@ -55,7 +60,10 @@ def model_config(name: str, **overrides: Any) -> NetworkConfig:
     for key in overrides:
         if key not in known:
             raise unknown_name("network setting", key, known)
-    return replace(_MODELS[name](), **overrides)
+    config = _MODELS[name]()
+    if not isinstance(config, NetworkConfig):
+        raise ConfigError(f"the function {name} must return a NetworkConfig, found {config!r}")
+    return replace(config, **overrides)
 
 
 def create_model(
@@ -72,6 +80,8 @@ def create_model(
         return network
     if pretrained is True:
         raise ConfigError(f"no weights are published for {name}; pass pretrained=FOLDER")
+    if not isinstance(pretrained, str | Path) or pretrained == "":
+        raise ConfigError(f"pretrained must be a folder, found {pretrained!r}")
     network.preprocessing = take_weights(network, Path(pretrained))
     return network
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pdecnn.checks import check_count
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.normalization import make_batch_norm
 
@@ -40,7 +41,14 @@ class Connector(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """The features of the next block."""
         features = torch.relu(self.normalization(self.convolution(features)))
-        return _AVERAGE_POOL[features.dim() - 2](features, 2) if self.pool else features
+        if not self.pool:
+            return features
+        if min(features.shape[2:]) < 2:
+            raise ValueError(
+                f"pooling needs at least 2 pixels in each dimension, found shape "
+                f"{tuple(features.shape)}; use larger images or pool=False"
+            )
+        return _AVERAGE_POOL[features.dim() - 2](features, 2)
 
 
 class Classifier(nn.Module):
@@ -48,10 +56,10 @@ class Classifier(nn.Module):
 
     def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
-        self.channels = channels
-        self.num_classes = num_classes
-        self.weight = nn.Parameter(torch.empty(num_classes, channels))
-        self.bias = nn.Parameter(torch.zeros(num_classes))
+        self.channels = check_count("channels", channels)
+        self.num_classes = check_count("num_classes", num_classes)
+        self.weight = nn.Parameter(torch.empty(self.num_classes, self.channels))
+        self.bias = nn.Parameter(torch.zeros(self.num_classes))
         with torch.no_grad():
             self.weight.normal_(0, 0.1).clamp_(-0.2, 0.2)
 
@@ -62,6 +70,11 @@ class Classifier(nn.Module):
         bfloat16 it ends the process with an illegal instruction on virtual machines that
         announce AMX without having it.
         """
+        if features.dim() < 3 or features.shape[1] != self.channels:
+            raise ValueError(
+                f"features must have shape (batch, {self.channels}, ...), found "
+                f"{tuple(features.shape)}"
+            )
         pooled = pool_features(features.to(self.weight.dtype))
         with torch.autocast(features.device.type, enabled=False):
             return functional.linear(pooled, self.weight, self.bias)

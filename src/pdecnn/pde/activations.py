@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
+from pdecnn.checks import is_finite_number
 from pdecnn.errors import ConfigError, unknown_name
 
 RANDOM_MODULES = (
@@ -37,22 +39,39 @@ class Activation:
             raise ConfigError(
                 f"an activation must be a function of a tensor, found {self.function!r}"
             )
-        if isinstance(self.function, nn.Module) and any(True for _ in self.function.parameters()):
+        if isinstance(self.function, nn.Module):
+            self._check_module(self.function)
+        if self.slope_range is not None and not _is_slope_range(self.slope_range):
             raise ConfigError(
-                f"activation {self.name!r} has weights of its own, which no layer would train; "
-                f"pass a function without weights"
+                f"slope_range must be (smallest, largest), found {self.slope_range!r}"
             )
-        if isinstance(self.function, RANDOM_MODULES):
+        if self.antiderivative is not None and not callable(self.antiderivative):
             raise ConfigError(
-                f"activation {self.name!r} is random: a state computed again would differ; pass a "
-                f"deterministic function"
+                f"antiderivative must be a function of a tensor or None, found "
+                f"{self.antiderivative!r}"
             )
-        if self.slope_range is not None and not self.slope_range[0] <= self.slope_range[1]:
-            raise ConfigError(f"slope_range must be (smallest, largest), found {self.slope_range}")
 
     def __call__(self, values: Tensor) -> Tensor:
         """sigma(values)."""
         return self.function(values)
+
+    def _check_module(self, module: nn.Module) -> None:
+        if any(True for _ in chain(module.parameters(), module.buffers())):
+            raise ConfigError(
+                f"activation {self.name!r} has weights of its own, which no layer would train; "
+                f"pass a function without weights"
+            )
+        if any(isinstance(part, RANDOM_MODULES) for part in module.modules()):
+            raise ConfigError(
+                f"activation {self.name!r} is random: a state computed again would differ; pass a "
+                f"deterministic function"
+            )
+
+
+def _is_slope_range(slopes: object) -> bool:
+    if not isinstance(slopes, tuple | list) or len(slopes) != 2:
+        return False
+    return all(map(is_finite_number, slopes)) and slopes[0] <= slopes[1]
 
 
 def _identity(values: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ reversible    the final state; earlier ones are computed backwards, up to roundi
 exact         the same on a grid where going back is exact to the last bit
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pdecnn.errors import ConfigError
 from pdecnn.pde.grid import Grid, largest_magnitude
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
@@ -23,7 +24,6 @@ from pdecnn.pde.integrators import (
     Layers,
     State,
 )
-from pdecnn.pde.normalization import BATCH_NORMS
 
 BACKPROP_MODES = ("stored", "checkpointed", "reversible", "exact")
 REVERSING_MODES = ("reversible", "exact")
@@ -88,11 +88,26 @@ def propagate_checkpointed(stepping: TimeStepping, state: State) -> State:
 
 def propagate_reversible(stepping: TimeStepping, state: State) -> State:
     """All steps as one function that keeps only the final state and the weights."""
+    # Again, though the block did it: a parametrisation may have come to the layers since.
+    refuse_buffers((layer for layers in stepping.steps for layer in layers), stepping.integrator)
     weights = _distinct_weights(stepping)
     final: State = _ReversibleSteps.apply(  # type: ignore[no-untyped-call]
         stepping, weights.slots, len(state), *state, *weights.tensors
     )
     return final
+
+
+def refuse_buffers(layers: Iterable[nn.Module], integrator: AbstractIntegrator) -> None:
+    """Refuse layers with a memory where states are to be computed backwards."""
+    if not integrator.reversible:
+        return
+    for layer in dict.fromkeys(layers):
+        for name, _ in layer.named_buffers():
+            raise ConfigError(
+                f"{type(layer).__name__} has the buffer {name!r}, which a step may change: in a "
+                f"reversible block ({integrator.name}) it is refused, since states computed "
+                f"backwards would differ; use layers whose only tensors are parameters"
+            )
 
 
 PROPAGATE: dict[str, Callable[[TimeStepping, State], State]] = {
@@ -199,9 +214,9 @@ def _autocast_settings(device_type: str) -> dict[str, Any]:
 
 
 class _FrozenStatistics(AbstractContextManager[None]):
-    """Recompute batch norms as they were without counting the batch a second time.
+    """Recompute norms as they were without counting the batch a second time.
 
-    They work on copies of their statistics meanwhile. Can be entered again: a graph that is
+    Modules with buffers work on copies of them meanwhile. Can be entered again: a graph that is
     retained is recomputed at each backward.
     """
 
@@ -212,7 +227,7 @@ class _FrozenStatistics(AbstractContextManager[None]):
     def __enter__(self) -> None:
         parts = dict.fromkeys(part for layer in self._modules for part in layer.modules())
         for norm in parts:
-            if isinstance(norm, BATCH_NORMS) and norm.training:
+            if norm._buffers and norm.training:
                 self._kept.append((norm, dict(norm._buffers)))
                 for name, buffer in norm._buffers.items():
                     norm._buffers[name] = None if buffer is None else buffer.clone()

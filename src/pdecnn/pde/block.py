@@ -1,14 +1,20 @@
 """A block: layers in time, an integrator, and what is kept for the gradient (Sec. 3)."""
 
-from collections.abc import Sequence
-from math import isfinite
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.activations import RANDOM_MODULES
-from pdecnn.pde.backprop import BACKPROP_MODES, PROPAGATE, REVERSING_MODES, TimeStepping
+from pdecnn.pde.backprop import (
+    BACKPROP_MODES,
+    PROPAGATE,
+    REVERSING_MODES,
+    TimeStepping,
+    refuse_buffers,
+)
 from pdecnn.pde.convolution import check_features
 from pdecnn.pde.grid import Grid, largest_magnitude
 from pdecnn.pde.integrators import (
@@ -31,14 +37,15 @@ class Block(nn.Module):
     single step together with `num_steps` mean that all steps share them: weights constant in
     time. The state is float32 or wider whatever the layers compute in. `grid_bits` keeps it on
     the multiples of 2^-grid_bits; it is 12 in mode 'exact' unless said otherwise, and may be set
-    in 'stored' and 'checkpointed' to have the very network that 'exact' computes.
+    in 'stored' and 'checkpointed' to have the very network that 'exact' computes. `backprop` may
+    be set later; the grid follows.
 
     theta(t_j) -> `layers`, dt -> `step_size`, N -> `num_steps`, T -> `final_time`.
     """
 
     def __init__(
         self,
-        layers: Sequence[nn.Module],
+        layers: Iterable[nn.Module],
         integrator: str | AbstractIntegrator,
         *,
         step_size: float = 1.0,
@@ -48,13 +55,33 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.integrator = resolve_integrator(integrator)
-        self.layers = nn.ModuleList(layers)
-        self.step_size = _checked_step_size(step_size)
-        self.num_steps = _checked_num_steps(num_steps, len(layers), self.integrator)
-        check_backprop(backprop, self.integrator)
+        self.layers = nn.ModuleList(_checked_layers(layers))
+        self.step_size = check_positive("step_size", step_size)
+        self._num_steps = _checked_num_steps(num_steps, len(self.layers), self.integrator)
+        self._grid_bits = grid_bits
         self.backprop = backprop
-        self.grid = _checked_grid(grid_bits, backprop, self.integrator)
-        _check_layers(layers, self.integrator)
+        _check_fit(tuple(self.layers), self.integrator)
+
+    @property
+    def backprop(self) -> str:
+        """What is kept for the gradient."""
+        return self._backprop
+
+    @backprop.setter
+    def backprop(self, mode: str) -> None:
+        check_backprop(mode, self.integrator)
+        self._grid = _checked_grid(self._grid_bits, mode, self.integrator)
+        self._backprop = mode
+
+    @property
+    def grid(self) -> Grid | None:
+        """Where the state is kept, if anywhere."""
+        return self._grid
+
+    @property
+    def num_steps(self) -> int:
+        """N."""
+        return self._num_steps
 
     @property
     def final_time(self) -> float:
@@ -93,11 +120,8 @@ class Block(nn.Module):
                 f"{integrator.name} steps cannot be undone; reversal needs a hyperbolic block, "
                 f"with integrator 'verlet' or 'leapfrog'"
             )
-        if not isinstance(state, tuple) or len(state) != 2:
-            raise ValueError(
-                f"reverse takes the state that propagate returns, a pair of tensors; found "
-                f"{type(state).__name__}"
-            )
+        _check_state(state)
+        refuse_buffers(self.layers, integrator)
         stepping = self._stepping()
         if self.grid is not None:
             self.grid.check_state(state)
@@ -122,13 +146,8 @@ class Block(nn.Module):
     def _start(self, features: Tensor) -> State:
         first = self.layers[0]
         if isinstance(first, AbstractLayer):
-            channels = features.shape[1] if features.dim() > 1 else 0
+            channels = self.integrator.block_channels(first.channels)
             check_features(features, channels, first.dimension, first.convolution.stencil)
-            if self.integrator.layer_channels(channels) != first.channels:
-                raise ValueError(
-                    f"features of {channels} channels do not fit layers of {first.channels} "
-                    f"channels under {self.integrator.name}"
-                )
         wide = features.to(torch.promote_types(features.dtype, torch.float32))
         if self.grid is None:
             return self.integrator.start(wide, self.steps[0], self.step_size)
@@ -136,10 +155,18 @@ class Block(nn.Module):
         return tuple(self.grid.round(component) for component in state)
 
 
-def _checked_step_size(step_size: float) -> float:
-    if not (isinstance(step_size, int | float) and isfinite(step_size) and step_size > 0):
-        raise ConfigError(f"step_size must be a positive number, found {step_size!r}")
-    return float(step_size)
+def _checked_layers(layers: Iterable[nn.Module]) -> list[nn.Module]:
+    single = isinstance(layers, nn.Module) and not isinstance(layers, nn.ModuleList)
+    if single or not isinstance(layers, Iterable):
+        raise ConfigError(
+            f"layers must be a list of modules, found {type(layers).__name__}; pass [layer] for "
+            f"a single one"
+        )
+    modules = list(layers)
+    for module in modules:
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"layers must be modules, found {module!r}")
+    return modules
 
 
 def _checked_num_steps(
@@ -153,10 +180,7 @@ def _checked_num_steps(
         )
     if num_steps is None:
         return num_layers // width
-    if not isinstance(num_steps, int) or num_steps < 1:
-        raise ConfigError(
-            f"num_steps must be a whole number of at least 1, found num_steps={num_steps!r}"
-        )
+    num_steps = check_count("num_steps", num_steps)
     if num_layers not in (width, width * num_steps):
         raise ConfigError(
             f"{num_steps} steps of {integrator.name} need {width * num_steps} layers, or {width} "
@@ -201,7 +225,22 @@ def refuse_batch_norm(integrator: AbstractIntegrator) -> None:
         )
 
 
-def _check_layers(layers: Sequence[nn.Module], integrator: AbstractIntegrator) -> None:
+def _check_state(state: State) -> None:
+    pair = isinstance(state, tuple) and len(state) == 2
+    if not pair or not all(isinstance(part, Tensor) for part in state):
+        raise ValueError(
+            f"reverse takes the state that propagate returns, a pair of tensors; found "
+            f"{type(state).__name__}"
+        )
+    first, second = state
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
+        raise ValueError(
+            f"both parts of a state have one shape and dtype; found {tuple(first.shape)} "
+            f"{first.dtype} and {tuple(second.shape)} {second.dtype}"
+        )
+
+
+def _check_fit(layers: Sequence[nn.Module], integrator: AbstractIntegrator) -> None:
     parts = [part for layer in layers for part in layer.modules()]
     if any(isinstance(part, BATCH_NORMS) for part in parts):
         refuse_batch_norm(integrator)
@@ -210,6 +249,7 @@ def _check_layers(layers: Sequence[nn.Module], integrator: AbstractIntegrator) -
             f"dropout in a reversible block ({integrator.name}) is refused: a state computed "
             f"backwards would meet other random numbers; use it outside the blocks"
         )
+    refuse_buffers(layers, integrator)
     kinds = {
         (layer.channels, layer.dimension) for layer in layers if isinstance(layer, AbstractLayer)
     }

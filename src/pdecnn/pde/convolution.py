@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pdecnn.checks import check_count, is_count
 from pdecnn.errors import ConfigError
 
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -15,6 +16,7 @@ _CONVOLVE_TRANSPOSED = {
     2: functional.conv_transpose2d,
     3: functional.conv_transpose3d,
 }
+SPATIAL_AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
 # norm_bound is computed in float64; this margin keeps it an upper bound after rounding.
 _ROUNDING_MARGIN = 1 + 1e-12
 
@@ -40,18 +42,12 @@ class Convolution(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_dimension(dimension)
-        if in_channels < 1 or out_channels < 1:
-            raise ConfigError(
-                f"a convolution needs at least 1 channel in and out, found {in_channels} in "
-                f"and {out_channels} out"
-            )
-        self.in_channels = in_channels
-        self.out_channels = out_channels
-        self.dimension = dimension
-        self.stencil_size = _stencil_size(stencil_size, dimension)
+        self.in_channels = check_count("in_channels", in_channels)
+        self.out_channels = check_count("out_channels", out_channels)
+        self.dimension = check_dimension(dimension)
+        self.stencil_size = _stencil_size(stencil_size, self.dimension)
         self.padding = tuple(size // 2 for size in self.stencil_size)
-        shape = (out_channels, in_channels, *self.stencil_size)
+        shape = (self.out_channels, self.in_channels, *self.stencil_size)
         self.stencil = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -98,8 +94,7 @@ class Convolution(nn.Module):
         starting image is fixed, so that equal weights give equal estimates.
         """
         self._check_size(size)
-        if num_iterations < 1:
-            raise ConfigError(f"num_iterations must be at least 1, found {num_iterations}")
+        num_iterations = check_count("num_iterations", num_iterations)
         stencil = self.stencil.detach().double()
         generator = torch.Generator().manual_seed(0)
         shape = (1, self.in_channels, *size)
@@ -122,60 +117,58 @@ class Convolution(nn.Module):
         )
 
     def _check_size(self, size: Sequence[int]) -> None:
-        if len(size) != self.dimension or min(size) < 1:
+        listed = isinstance(size, Sequence) and len(size) == self.dimension
+        if not listed or not all(is_count(n) for n in size):
             raise ValueError(
-                f"size must name {self.dimension} positive image sizes, found {tuple(size)}"
+                f"size must name {self.dimension} positive image sizes, found {size!r}"
             )
 
 
-def check_dimension(dimension: int) -> None:
+def check_dimension(dimension: int) -> int:
     """Refuse anything but 1 (signals), 2 (images) and 3 (volumes) dimensions."""
-    if dimension not in (1, 2, 3):
+    if not is_count(dimension, 1, 3):
         raise ConfigError(f"dimension must be 1, 2 or 3, found {dimension!r}")
+    return int(dimension)
 
 
 def check_features(features: Tensor, channels: int, dimension: int, weight: Tensor) -> None:
-    """Refuse features that cannot meet `weight`: wrong rank, channels, device or dtype."""
+    """Refuse features that cannot meet `weight`: wrong shape, device or dtype."""
     if features.dim() != dimension + 2:
-        spatial = {1: "length", 2: "height, width", 3: "depth, height, width"}[dimension]
         raise ValueError(
-            f"features must have axes (batch, channels, {spatial}), found shape "
+            f"features must have axes (batch, channels, {SPATIAL_AXES[dimension]}), found shape "
             f"{tuple(features.shape)}; add or remove axes, or change dimension={dimension}"
         )
     if features.shape[1] != channels:
         raise ValueError(
-            f"features must have {channels} channels, found {features.shape[1]} in shape "
+            f"needs features of {channels} channels, found {features.shape[1]} in shape "
             f"{tuple(features.shape)}"
         )
+    if 0 in features.shape[2:]:
+        raise ValueError(f"features have no pixels: found shape {tuple(features.shape)}")
     if features.device != weight.device:
         raise ValueError(
             f"features are on {features.device} but the weights on {weight.device}; move one "
             f"with .to(...)"
         )
-    if not _dtypes_agree(features, weight):
+    if features.dtype == weight.dtype:
+        return
+    # Autocast converts every floating type but float64.
+    convertible = features.is_floating_point() and torch.float64 not in (
+        features.dtype,
+        weight.dtype,
+    )
+    if not convertible or not torch.is_autocast_enabled(features.device.type):
         raise ValueError(
-            f"features are {features.dtype} but the weights {weight.dtype}; convert one with "
-            f".to(dtype), or compute under torch.autocast"
+            f"features are {features.dtype} but the weights {weight.dtype}; convert them with "
+            f".to({weight.dtype}){', or compute under torch.autocast' if convertible else ''}"
         )
 
 
-def _dtypes_agree(features: Tensor, weight: Tensor) -> bool:
-    if features.dtype == weight.dtype:
-        return True
-    # Autocast converts every floating type but float64.
-    convertible = features.is_floating_point() and features.dtype != torch.float64
-    return (
-        convertible
-        and weight.dtype != torch.float64
-        and torch.is_autocast_enabled(features.device.type)
-    )
-
-
 def _stencil_size(stencil_size: int | Sequence[int], dimension: int) -> tuple[int, ...]:
-    sizes = (stencil_size,) * dimension if isinstance(stencil_size, int) else tuple(stencil_size)
-    if len(sizes) != dimension or any(size < 1 or size % 2 == 0 for size in sizes):
+    sizes = stencil_size if isinstance(stencil_size, Sequence) else (stencil_size,) * dimension
+    if len(sizes) != dimension or not all(is_count(size) and size % 2 for size in sizes):
         raise ConfigError(
             f"stencil_size must be odd and positive in each of {dimension} dimensions, so that "
             f"the stencil has a centre; found {stencil_size!r}"
         )
-    return sizes
+    return tuple(int(size) for size in sizes)

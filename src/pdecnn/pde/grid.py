@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pdecnn.checks import is_count
 from pdecnn.errors import ConfigError, DivergedError
 
 _SIGNIFICAND_BITS = {torch.float32: 24, torch.float64: 53}
@@ -37,8 +38,9 @@ class Grid:
     bits: int = 12
 
     def __post_init__(self) -> None:
-        if not isinstance(self.bits, int) or not 1 <= self.bits <= 22:
-            raise ConfigError(f"grid_bits must be a whole number from 1 to 22, found {self.bits}")
+        if not is_count(self.bits, 1, 22):
+            raise ConfigError(f"grid_bits must be a whole number from 1 to 22, found {self.bits!r}")
+        object.__setattr__(self, "bits", int(self.bits))
 
     def round(self, values: Tensor) -> Tensor:
         """The nearest grid points, differentiated straight through."""
@@ -72,7 +74,8 @@ class Grid:
             if not torch.equal(component, self.round(component.detach())):
                 raise ValueError(
                     f"exact reversal needs a state on the grid 2^-{self.bits}, such as "
-                    f"propagate returns; round it with Grid({self.bits}).round(state) first"
+                    f"propagate returns; round it first: tuple(pdecnn.Grid({self.bits})"
+                    f".round(part) for part in state)"
                 )
 
 

@@ -37,6 +37,10 @@ class AbstractIntegrator(ABC):
         """The width of a layer in a block of width `channels`."""
         return channels
 
+    def block_channels(self, channels: int) -> int:
+        """The width of a block of layers of width `channels`, the inverse of `layer_channels`."""
+        return channels
+
     @abstractmethod
     def start(self, features: Tensor, layers: Layers, step_size: float) -> State:
         """The initial state; `layers` are those of the first step."""
@@ -50,22 +54,13 @@ class AbstractIntegrator(ABC):
         """The features of a state."""
 
 
-@dataclass(frozen=True)
-class ForwardEuler(AbstractIntegrator):
-    """Y_{j+1} = Y_j + dt F(Y_j) (eqs. 3 and 8): first order, not reversible."""
-
-    name = "forward_euler"
-    order = 1
+class AbstractOneComponentIntegrator(AbstractIntegrator):
+    """Indicates that the state is the features and nothing else."""
 
     def start(self, features: Tensor, layers: Layers, step_size: float) -> State:
         """Y_0 = features."""
         del layers, step_size
         return (features,)
-
-    def step(self, layers: Layers, state: State, step_size: float) -> State:
-        """Y + dt F(Y)."""
-        (features,) = state
-        return (features + step_size * evaluate(layers[0], features),)
 
     def finish(self, state: State) -> Tensor:
         """Y_N."""
@@ -73,16 +68,24 @@ class ForwardEuler(AbstractIntegrator):
 
 
 @dataclass(frozen=True)
-class RungeKutta4(AbstractIntegrator):
+class ForwardEuler(AbstractOneComponentIntegrator):
+    """Y_{j+1} = Y_j + dt F(Y_j) (eqs. 3 and 8): first order, not reversible."""
+
+    name = "forward_euler"
+    order = 1
+
+    def step(self, layers: Layers, state: State, step_size: float) -> State:
+        """Y + dt F(Y)."""
+        (features,) = state
+        return (features + step_size * evaluate(layers[0], features),)
+
+
+@dataclass(frozen=True)
+class RungeKutta4(AbstractOneComponentIntegrator):
     """The classical fourth-order Runge-Kutta method; the weights are constant within a step."""
 
     name = "runge_kutta_4"
     order = 4
-
-    def start(self, features: Tensor, layers: Layers, step_size: float) -> State:
-        """Y_0 = features."""
-        del layers, step_size
-        return (features,)
 
     def step(self, layers: Layers, state: State, step_size: float) -> State:
         """Y + dt/6 (k1 + 2 k2 + 2 k3 + k4)."""
@@ -92,10 +95,6 @@ class RungeKutta4(AbstractIntegrator):
         slope3 = evaluate(layers[0], features + step_size / 2 * slope2)
         slope4 = evaluate(layers[0], features + step_size * slope3)
         return (features + step_size / 6 * (slope1 + 2 * slope2 + 2 * slope3 + slope4),)
-
-    def finish(self, state: State) -> Tensor:
-        """Y_N."""
-        return state[0]
 
 
 class Shear(NamedTuple):
@@ -179,6 +178,10 @@ class Verlet(AbstractReversibleIntegrator):
             )
         return channels // 2
 
+    def block_channels(self, channels: int) -> int:
+        """Twice the layers' channels."""
+        return 2 * channels
+
     def start(self, features: Tensor, layers: Layers, step_size: float) -> State:
         """The two channel halves."""
         del layers, step_size
@@ -248,8 +251,12 @@ def resolve_integrator(integrator: str | AbstractIntegrator) -> AbstractIntegrat
     """The integrator of that name, or the object itself."""
     if isinstance(integrator, AbstractIntegrator):
         return integrator
+    if isinstance(integrator, type) and issubclass(integrator, AbstractIntegrator):
+        raise ConfigError(
+            f"integrator is the class {integrator.__name__}; pass {integrator.__name__}()"
+        )
     by_name = {known.name: known for known in INTEGRATORS}
-    if integrator not in by_name:
+    if not isinstance(integrator, str) or integrator not in by_name:
         raise unknown_name("integrator", integrator, by_name)
     return by_name[integrator]
 
@@ -262,6 +269,11 @@ def evaluate(
     outputs: Tensor = (
         layer(inputs) if weights is None else functional_call(layer, weights, (inputs,))
     )
+    if outputs.shape != features.shape:
+        raise ValueError(
+            f"a layer must keep the shape of its input, but {type(layer).__name__} made "
+            f"{tuple(outputs.shape)} of {tuple(features.shape)}"
+        )
     return outputs.to(features.dtype)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from pdecnn.checks import check_count, check_positive
 from pdecnn.pde.activations import Activation, resolve_activation
-from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.convolution import Convolution, check_dimension
 from pdecnn.pde.normalization import make_normalization
 
 
@@ -27,19 +28,20 @@ class AbstractLayer(nn.Module, ABC):
         epsilon: float = 1e-3,
     ) -> None:
         super().__init__()
-        self.channels = channels
-        self.hidden_channels = channels if hidden_channels is None else hidden_channels
-        self.dimension = dimension
+        self.channels = check_count("channels", channels)
+        hidden = self.channels if hidden_channels is None else hidden_channels
+        self.hidden_channels = check_count("hidden_channels", hidden)
+        self.dimension = check_dimension(dimension)
         self.activation = resolve_activation(activation)
         self.convolution = Convolution(
-            channels, self.hidden_channels, stencil_size=stencil_size, dimension=dimension
+            self.channels, self.hidden_channels, stencil_size=stencil_size, dimension=dimension
         )
         self.normalization_name = normalization
         self.normalization = make_normalization(
             normalization,
             self.hidden_channels,
             dimension=dimension,
-            epsilon=epsilon,
+            epsilon=check_positive("epsilon", epsilon),
             affine=affine,
         )
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.checks import check_count, check_positive
+from pdecnn.errors import unknown_name
 
 NORMALIZATIONS = ("none", "tv", "batch")
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -36,11 +37,9 @@ class TotalVariationNorm(nn.Module):
 
     def __init__(self, channels: int, *, epsilon: float = 1e-3, affine: bool = True) -> None:
         super().__init__()
-        if not epsilon > 0:
-            raise ConfigError(f"epsilon must be positive, found {epsilon}")
-        self.channels = channels
-        self.epsilon = epsilon
-        self.affine = ChannelAffine(channels) if affine else None
+        self.channels = check_count("channels", channels)
+        self.epsilon = check_positive("epsilon", epsilon)
+        self.affine = ChannelAffine(self.channels) if affine else None
 
     def forward(self, features: Tensor) -> Tensor:
         """N_tv of features (batch, channels, *spatial)."""
@@ -48,6 +47,11 @@ class TotalVariationNorm(nn.Module):
             raise ValueError(
                 f"features must have shape (batch, {self.channels}, ...), found "
                 f"{tuple(features.shape)}"
+            )
+        if not features.is_floating_point():
+            raise ValueError(
+                f"features must be floating point, found {features.dtype}; convert them with "
+                f".to(dtype)"
             )
         wide = features.to(torch.promote_types(features.dtype, torch.float32))
         normalized = wide * torch.rsqrt(wide.square().sum(1, keepdim=True) + self.epsilon)

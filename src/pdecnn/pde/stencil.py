@@ -14,6 +14,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from pdecnn.checks import is_finite_number
 from pdecnn.errors import ConfigError
 from pdecnn.pde.convolution import check_dimension
 
@@ -116,14 +117,10 @@ def _term_positions(dimension: int) -> list[int]:
 
 def _mesh_sizes(mesh_size: MeshSize, dimension: int) -> tuple[float, ...]:
     check_dimension(dimension)
-    sizes = (
-        (float(mesh_size),) * dimension
-        if isinstance(mesh_size, int | float)
-        else tuple(float(h) for h in mesh_size)
-    )
-    if len(sizes) != dimension or not all(0 < h < float("inf") for h in sizes):
+    sizes = tuple(mesh_size) if isinstance(mesh_size, Sequence) else (mesh_size,) * dimension
+    if len(sizes) != dimension or not all(is_finite_number(h) and h > 0 for h in sizes):
         raise ConfigError(
             f"mesh_size must be one positive number, or one for each of {dimension} axes; found "
             f"{mesh_size!r}"
         )
-    return sizes
+    return tuple(float(h) for h in sizes)

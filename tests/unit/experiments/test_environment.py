@@ -12,7 +12,7 @@ import torch
 import pdecnn
 from pdecnn.errors import ConfigError
 from pdecnn.experiments import environment
-from pdecnn.experiments.environment import describe_environment, resolve_device
+from pdecnn.experiments.environment import cpu_threads, describe_environment, resolve_device
 
 
 def test_a_run_says_where_it_ran(undisturbed):
@@ -82,3 +82,12 @@ def test_auto_takes_an_accelerator_where_there_is_one(monkeypatch):
     assert resolve_device("auto") == torch.device("mps")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert resolve_device("auto") == torch.device("cuda")
+
+
+def test_threads_are_put_back():
+    before = torch.get_num_threads()
+    with cpu_threads(2):
+        assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == before
+    with cpu_threads(None):
+        assert torch.get_num_threads() == before

@@ -24,7 +24,7 @@ def test_options_come_on_top_of_the_recipe():
     )
     assert output == Path("x")
     assert config.recipe == "parabolic_cifar10"
-    assert config.data.folder == "some/folder"
+    assert Path(config.data.folder) == Path("some/folder").absolute()
     assert config.seed == 7
     assert config.training.epochs == 5
     assert config.training.learning_rates == (1, 0.5, 0.25)

@@ -56,7 +56,7 @@ def test_the_recipes_use_these_schedules():
         config = CIFAR100 if name.endswith("cifar100") else ScheduleConfig()
         found = {field: getattr(training, field) for field in field_names(ScheduleConfig)}
         assert ScheduleConfig(**found) == config, name
-        epochs = 200 if name.endswith("cifar100") else 30 if name.endswith("digits") else 100
+        epochs = 200 if name.endswith("cifar100") else 20 if name.endswith("digits") else 100
         assert training.epochs == epochs
 
 

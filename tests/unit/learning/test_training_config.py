@@ -1,8 +1,10 @@
 """Every setting has the recipe's default and refuses what it cannot be."""
 
+import json
 import math
 from dataclasses import FrozenInstanceError, replace
 
+import numpy
 import pytest
 
 import pdecnn
@@ -25,7 +27,7 @@ NAMES = {
     "schedule": "piecewize",
     "precision": "float3",
 }
-# What the recipe in the notes says; the rest of the settings are off.
+# The recipe of Sec. 5 and docs/paper-map.md; the rest of the settings are off.
 RECIPE = {
     "loss": "cross_entropy",
     "class_weights": None,
@@ -50,6 +52,7 @@ RECIPE = {
     "precision": "float32",
     "evaluation_batch_size": 250,
     "patience": None,
+    "num_threads": None,
     "time_limit_seconds": None,
     "max_nonfinite_steps": 0,
 }
@@ -72,6 +75,7 @@ COUNTS = {
     "evaluation_batch_size": ([1, 10**6], [0]),
     "max_nonfinite_steps": ([0, 10**6], []),
     "patience": ([None, 1, 10**6], [0]),
+    "num_threads": ([None, 1, 10**6], [0]),
 }
 
 
@@ -118,6 +122,19 @@ def test_the_settings_are_those_of_its_parts_and_its_own():
 @pytest.mark.parametrize(("name", "value"), [*cases(NUMBERS, 0), *cases(COUNTS, 0)])
 def test_values_in_range_are_taken(name, value):
     assert getattr(TrainingConfig(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize("number", [numpy.float32, numpy.int64, int])
+def test_numbers_of_numpy_are_stored_as_pythons(number):
+    names = [name for name, (values, _) in NUMBERS.items() if 1 in values]
+    names += [*COUNTS] if number is not numpy.float32 else []
+    config = TrainingConfig(**{name: number(1) for name in names}, class_weights=[number(1)] * 3)
+    stored = {name: getattr(config, name) for name in names}
+    assert json.loads(json.dumps(stored)) == dict.fromkeys(names, 1)
+    assert config.class_weights == (1.0, 1.0, 1.0)
+    assert type(config.class_weights[0]) is type(config.box_bound) is float
+    schedule = ScheduleConfig(learning_rates=[number(1)], phases=number(1))
+    assert {type(value) for value in schedule.learning_rates + schedule.phases} == {float}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 from dataclasses import FrozenInstanceError, replace
 
+import numpy
 import pytest
 import torch
 from hypothesis import given
@@ -148,6 +149,27 @@ def test_a_bad_setting_is_refused_in_one_line(name, value):
 def test_a_misspelt_name_gets_the_nearest(name, value, nearest):
     with pytest.raises(ConfigError, match=f"did you mean '{nearest}'"):
         NetworkConfig(channels=(4, 4), **{name: value})
+
+
+def test_numbers_of_numpy_are_stored_as_pythons():
+    three, half = numpy.int64(3), numpy.float32(0.5)
+    config = NetworkConfig(
+        channels=(numpy.int32(4), three),
+        in_channels=three,
+        num_classes=three,
+        num_steps=three,
+        step_size=(half,),
+        epsilon=half,
+        dimension=three,
+    )
+    assert config_from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert (config.num_steps, config.step_size, config.dimension) == (3, (0.5,), 3)
+
+
+@pytest.mark.parametrize("name", ["in_channels", "num_classes", "num_steps"])
+def test_a_count_that_is_too_large_is_told_so(name):
+    with pytest.raises(ConfigError, match=f"{name} must be a whole number of at most 2147483647"):
+        NetworkConfig(channels=(4, 4), **{name: 2**31})
 
 
 def test_odd_channels_are_refused_for_hamiltonian_blocks_only():

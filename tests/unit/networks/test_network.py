@@ -1,6 +1,7 @@
 """What every registered network does: any size, every gradient, every mode, both ways."""
 
 import copy
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 import pdecnn
 from pdecnn.errors import ConfigError
-from pdecnn.pde import Grid
+from pdecnn.pde import Block, Grid
 
 MODELS = [
     f"{dynamics}_{data_set}"
@@ -130,9 +131,10 @@ def test_exact_is_stored_within_the_grid(name):
 def test_exact_has_the_gradient_of_stored_on_the_same_grid(name):
     exact = trained_a_little(name, backprop="exact")
     stored = copy.deepcopy(exact)
-    for block in stored.blocks:
-        block.backprop = "stored"
-    assert all(block.grid == Grid() for block in stored.blocks)
+    stored.blocks = nn.ModuleList(
+        Block(block.layers, block.integrator, step_size=block.step_size, grid_bits=12)
+        for block in stored.blocks
+    )
     images = images_for(stored, 8, 8)
     for network in (exact, stored):
         network.zero_grad()
@@ -180,7 +182,11 @@ def test_signals_and_volumes(dynamics, dimension, sizes):
 
 
 class TestBadImages:
-    @pytest.mark.parametrize("size", [(1, 8), (8, 1), (0, 8)])
+    def test_without_pixels(self):
+        with pytest.raises(ValueError, match="no pixels"):
+            make("parabolic_digits")(torch.zeros(2, 1, 0, 8))
+
+    @pytest.mark.parametrize("size", [(1, 8), (8, 1)])
     def test_too_small(self, size):
         with pytest.raises(ValueError, match=r"too small: 2 blocks .* at least 2 pixels"):
             make("parabolic_digits")(torch.zeros(2, 1, *size))
@@ -197,10 +203,17 @@ class TestBadImages:
             make("parabolic_digits")(torch.zeros(shape))
 
     def test_wrong_channels(self):
-        with pytest.raises(ValueError, match="must have 1 channels, found 3"):
+        with pytest.raises(ValueError, match="needs features of 1 channels, found 3"):
             make("parabolic_digits")(torch.zeros(1, 3, 8, 8))
 
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.uint8, torch.int64])
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+    def test_whole_numbers_are_sent_to_preprocessing(self, dtype):
+        network = make("parabolic_digits").eval()
+        images = torch.zeros(1, 1, 8, 8, dtype=dtype)
+        with pytest.raises(ValueError, match=r"network\(network\.preprocess\(images\)\)$"):
+            network(images)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
     def test_wrong_dtype(self, dtype):
         with pytest.raises(ValueError, match=f"features are {dtype} but the weights torch.float32"):
             make("parabolic_digits")(torch.zeros(1, 1, 8, 8, dtype=dtype))
@@ -213,7 +226,7 @@ class TestBadImages:
         network = make("parabolic_digits")
         for shape in [(2, 32), (2, 31, 4, 4), (2, 32, 4)]:
             for pre_logits in (True, False):
-                with pytest.raises(ValueError, match="features must have"):
+                with pytest.raises(ValueError, match=r"features must have|needs features of"):
                     network.forward_head(torch.zeros(shape), pre_logits)
 
     def test_intermediates_are_checked_too(self):
@@ -277,6 +290,65 @@ def test_resetting_the_classifier():
         with pytest.raises(ConfigError):
             network.reset_classifier(bad)
     assert network.num_classes == 4
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_new_classifier_is_in_the_mode_of_the_old(training):
+    network = make("parabolic_digits").train(training)
+    network.reset_classifier(4)
+    assert {part.training for part in network.modules()} == {training}
+
+
+@pytest.mark.parametrize("config", ["parabolic_digits", None, {"channels": (4, 4)}])
+def test_what_is_no_config_is_refused(config):
+    with pytest.raises(ConfigError, match=r"takes a NetworkConfig, found .* create_model"):
+        pdecnn.Network(config)
+
+
+def all_layers(network):
+    return [layer for block in network.blocks for layer in block.layers]
+
+
+def the_one(values):
+    """What all of them are."""
+    (value,) = set(values)
+    return value
+
+
+# For each setting a value and where it is found in the network.
+REACHED = {
+    "channels": (
+        (6, 8, 10),
+        lambda n: (*(b.layers[0].channels for b in n.blocks), n.classifier.channels),
+    ),
+    "in_channels": (5, lambda n: n.opening.convolution.in_channels),
+    "num_classes": (7, lambda n: n.classifier.num_classes),
+    "layer": ("residual", lambda n: the_one(type(x).__name__ for x in all_layers(n))[:8].lower()),
+    "integrator": ("runge_kutta_4", lambda n: the_one(b.integrator.name for b in n.blocks)),
+    "num_steps": ((2, 5), lambda n: tuple(b.num_steps for b in n.blocks)),
+    "step_size": ((0.5, 0.25), lambda n: tuple(b.step_size for b in n.blocks)),
+    "activation": ("tanh", lambda n: the_one(x.activation.name for x in all_layers(n))),
+    "normalization": ("none", lambda n: the_one(x.normalization_name for x in all_layers(n))),
+    "epsilon": (0.5, lambda n: the_one(x.normalization.epsilon for x in all_layers(n))),
+    "backprop": ("checkpointed", lambda n: the_one(b.backprop for b in n.blocks)),
+    "dimension": (
+        3,
+        lambda n: the_one(p.dimension for p in n.modules() if isinstance(p, pdecnn.Convolution)),
+    ),
+    "share_weights": (True, lambda n: the_one(len(b.layers) == 1 for b in n.blocks)),
+}
+
+
+def test_every_setting_is_looked_for_in_the_network():
+    assert list(REACHED) == [field.name for field in fields(pdecnn.NetworkConfig)]
+
+
+@pytest.mark.parametrize("name", REACHED)
+def test_every_setting_reaches_the_network(name):
+    value, find = REACHED[name]
+    plain = pdecnn.NetworkConfig(channels=(4, 4, 4))
+    assert find(pdecnn.Network(plain)) != value
+    assert find(pdecnn.Network(replace(plain, **{name: value}))) == value
 
 
 @pytest.mark.parametrize(

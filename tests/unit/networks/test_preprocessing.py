@@ -197,6 +197,8 @@ def test_preprocessing_cannot_be_changed():
         {"size": 8},
         {"size": ()},
         {"size": (0, 8)},
+        {"size": (10**400, 8)},
+        {"standardize": "dataset", "mean": (10**400,), "std": (1.0,)},
         {"size": (8.0, 8)},
         {"size": (True, 8)},
         {"size": "88"},
@@ -209,6 +211,13 @@ def test_preprocessing_cannot_be_changed():
 def test_bad_settings_are_refused(values):
     with pytest.raises(ConfigError):
         Preprocessing(**values)
+
+
+def test_numbers_of_numpy_are_stored_as_pythons():
+    half, eight = np.float32(0.5), np.int64(8)
+    found = Preprocessing(standardize="dataset", mean=[half], std=[half], size=[eight, eight])
+    assert json.loads(json.dumps(found.to_dict()))["size"] == [8, 8]
+    assert (found.mean, found.std) == ((0.5,), (0.5,))
 
 
 @pytest.mark.parametrize("values", [None, [], 3, "image", {"sise": [8, 8]}])

@@ -240,6 +240,33 @@ def test_the_model_card_says_what_it_is_and_its_snippet_runs(original):
     assert names["scores"].shape == (2, 4)
 
 
+@pytest.mark.parametrize(
+    ("dimension", "subject", "axes"),
+    [(1, "signal", "length"), (3, "volume", "depth, height, width")],
+)
+def test_the_model_card_of_signals_and_volumes(tmp_path, dimension, subject, axes):
+    network = pdecnn.Network(replace(make().config, dimension=dimension))
+    network.save_pretrained(tmp_path)
+    card = (tmp_path / CARD).read_text()
+    assert "image-" not in card
+    assert "images" not in card
+    assert f"tags: [{subject}-classification" in card
+    assert f"(batch, channels, {axes})" in card
+    snippet = card.split("```python\n")[1].split("```")[0]
+    names = {f"{subject}s": torch.zeros(2, 1, *(8,) * dimension, dtype=torch.uint8)}
+    exec(snippet.replace("FOLDER", str(tmp_path)), names)
+    assert names["scores"].shape == (2, 4)
+
+
+def test_saving_onto_a_file_is_refused(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("precious")
+    for folder in (path, path / "below"):
+        with pytest.raises(CheckpointError, match="is, or lies in, a file; pass a folder"):
+            make().save_pretrained(folder)
+    assert path.read_text() == "precious"
+
+
 def test_no_file_is_a_pickle(original):
     for path in original.iterdir():
         content = path.read_bytes()

@@ -79,6 +79,21 @@ def test_a_name_is_registered_once(own_registry):
         pdecnn.register_model(parabolic_digits)
 
 
+def test_a_model_that_is_no_config_is_refused(own_registry):
+    @pdecnn.register_model
+    def forgot_to_return():
+        pdecnn.NetworkConfig(channels=(4, 4))
+
+    with pytest.raises(ConfigError, match=r"forgot_to_return must return .*, found None"):
+        pdecnn.create_model("forgot_to_return")
+
+
+@pytest.mark.parametrize("function", ["abc", None, 3, pdecnn.NetworkConfig(channels=(4, 4))])
+def test_only_functions_are_registered(own_registry, function):
+    with pytest.raises(ConfigError, match=r"takes a named function .*, found"):
+        pdecnn.register_model(function)
+
+
 def scores(network, channels=1, size=(8, 8)):
     result = network(torch.randn(3, channels, *size))
     assert result.isfinite().all()
@@ -271,6 +286,12 @@ def test_published_weights_do_not_exist():
     with pytest.raises(ConfigError, match="pretrained=FOLDER"):
         pdecnn.create_model("parabolic_digits", pretrained=True)
     assert pdecnn.create_model("parabolic_digits", pretrained=False).num_classes == 10
+
+
+@pytest.mark.parametrize("pretrained", ["", 3, ["folder"]])
+def test_what_is_no_folder_is_refused(pretrained):
+    with pytest.raises(ConfigError, match="pretrained must be a folder, found"):
+        pdecnn.create_model("parabolic_digits", pretrained=pretrained)
 
 
 def test_a_missing_folder_is_refused(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pdecnn import Classifier, Connector, Opening
+from pdecnn import Classifier, ConfigError, Connector, Opening
 from pdecnn.networks.stages import pool_features
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -64,6 +64,31 @@ def test_classifier_is_affine_on_the_mean_over_pixels(spatial):
     torch.testing.assert_close(pool_features(features), pooled)
     expected = nn.functional.linear(pooled, classifier.weight, classifier.bias)
     torch.testing.assert_close(classifier(features), expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 1, 4), (2, 3, 4, 1)])
+def test_features_too_small_for_pooling_are_refused(shape):
+    with pytest.raises(ValueError, match="at least 2 pixels in each dimension, found shape"):
+        Connector(3, 5)(torch.randn(shape))
+    assert Connector(3, 5, pool=False)(torch.randn(shape)).shape == (2, 5, *shape[2:])
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 4, 4), (2, 6), (6,)])
+def test_features_that_do_not_fit_the_classifier_are_refused(shape):
+    with pytest.raises(ValueError, match=r"shape \(batch, 6, \.\.\.\), found") as caught:
+        Classifier(6, 4)(torch.zeros(shape))
+    assert str(shape) in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 3.0, "3", True, None])
+def test_wrong_numbers_are_refused(wrong):
+    with pytest.raises(ConfigError, match="channels must be a whole number"):
+        Classifier(wrong, 3)
+    with pytest.raises(ConfigError, match="num_classes must be a whole number"):
+        Classifier(3, wrong)
+    for stage in (Opening, Connector):
+        with pytest.raises(ConfigError, match="out_channels must be a whole number"):
+            stage(3, wrong)
 
 
 def test_only_the_classifier_has_a_bias_outside_the_norms():

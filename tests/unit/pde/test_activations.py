@@ -90,6 +90,8 @@ def test_weights_of_an_activation_are_refused():
         SymmetricLayer(2, activation=nn.PReLU())
     with pytest.raises(ConfigError, match="'mine' has weights of its own"):
         Activation(name="mine", function=nn.PReLU())
+    with pytest.raises(ConfigError, match="'Sequential' has weights of its own"):
+        SymmetricLayer(2, activation=nn.Sequential(nn.BatchNorm2d(2, affine=False)))
 
 
 @pytest.mark.parametrize("activation", [5, None, [torch.relu]])
@@ -98,9 +100,19 @@ def test_what_cannot_be_called_is_refused(activation):
         SymmetricLayer(2, activation=activation)
 
 
-def test_a_slope_range_upside_down_is_refused():
-    with pytest.raises(ConfigError, match=r"\(smallest, largest\), found \(1.0, 0.0\)"):
-        Activation(name="x", function=torch.relu, slope_range=(1.0, 0.0))
+@pytest.mark.parametrize(
+    "slopes", [(1.0, 0.0), (1.0,), (0.0, 1.0, 2.0), 1.0, "01", (0.0, None), (0.0, float("nan"))]
+)
+def test_what_is_no_slope_range_is_refused(slopes):
+    with pytest.raises(ConfigError, match=r"\(smallest, largest\), found") as caught:
+        Activation(name="x", function=torch.relu, slope_range=slopes)
+    assert repr(slopes) in str(caught.value)
+
+
+@pytest.mark.parametrize("antiderivative", [3, "log_cosh", torch.ones(2)])
+def test_an_antiderivative_that_cannot_be_called_is_refused(antiderivative):
+    with pytest.raises(ConfigError, match="antiderivative must be a function"):
+        Activation(name="x", function=torch.tanh, antiderivative=antiderivative)
 
 
 def test_an_unknown_activation_is_refused_with_the_nearest_name():
@@ -116,7 +128,9 @@ def test_layers_can_be_copied_and_sent_to_another_process(name):
         assert torch.equal(twin(features), layer(features))
 
 
-@pytest.mark.parametrize("function", [torch.nn.Dropout(), torch.nn.RReLU(), torch.nn.ReLU])
+@pytest.mark.parametrize(
+    "function", [nn.Dropout(), nn.RReLU(), nn.ReLU, nn.Sequential(nn.ReLU(), nn.Dropout())]
+)
 def test_random_modules_and_classes_are_refused(function):
     with pytest.raises(ConfigError, match=r"random|function of a tensor"):
         SymmetricLayer(2, activation=function)

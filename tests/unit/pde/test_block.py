@@ -1,11 +1,13 @@
 """Blocks: trajectories, the way back, dtypes, layouts, and the settings they refuse."""
 
+import numpy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from pdecnn.errors import ConfigError
-from pdecnn.pde import BACKPROP_MODES, Block, ForwardEuler, ResidualLayer, SymmetricLayer
+from pdecnn.pde import BACKPROP_MODES, Block, ForwardEuler, Grid, ResidualLayer, SymmetricLayer
 from tests.blocks import (
     IRREVERSIBLE,
     every_combination,
@@ -65,7 +67,7 @@ def test_reverse_undoes_propagate(integrator, backprop, dimension):
 
 
 @every_reversible
-def test_reconstruction_errors_in_float32_are_those_of_the_notes(integrator):
+def test_the_reconstruction_error_in_float32_is_of_the_size_of_rounding(integrator):
     block = make_block(integrator, num_steps=30, step_size=0.1, dtype=torch.float32)
     features = make_features(dtype=torch.float32)
     with torch.no_grad():
@@ -79,10 +81,19 @@ def test_reversing_an_irreversible_block_is_refused(integrator):
         block.reverse(block.propagate(make_features()))
 
 
-@pytest.mark.parametrize("state", [torch.zeros(2, 4, 5, 4), [1, 2], (torch.zeros(1),)])
+@pytest.mark.parametrize("state", [torch.zeros(2, 4, 5, 4), [1, 2], (torch.zeros(1),), ("a", "b")])
 def test_reverse_refuses_what_is_no_state(state):
     with pytest.raises(ValueError, match="a pair of tensors; found"):
         make_block("leapfrog").reverse(state)
+
+
+@every_reversible
+def test_reverse_refuses_parts_that_do_not_fit_each_other(integrator):
+    block = make_block(integrator)
+    first, second = block.propagate(make_features())
+    for other in (second[:1], second[:, :1], second.float()):
+        with pytest.raises(ValueError, match="both parts of a state have one shape and dtype"):
+            block.reverse((first, other))
 
 
 @every_integrator
@@ -111,6 +122,44 @@ def test_any_module_may_be_a_layer():
 def test_residual_layers_fit_every_integrator(integrator):
     block = make_block(integrator, layer_class=ResidualLayer)
     assert block(make_features()).shape == make_features().shape
+
+
+# Switching the mode of a block
+
+
+@every_reversible
+@pytest.mark.parametrize("before", BACKPROP_MODES)
+@pytest.mark.parametrize("after", BACKPROP_MODES)
+def test_a_switched_block_is_as_if_made_so(integrator, before, after):
+    switched = make_block(integrator, backprop=before)
+    switched.backprop = after
+    fresh = make_block(integrator, backprop=after)
+    assert switched.backprop == after
+    assert switched.grid == fresh.grid == (Grid() if after == "exact" else None)
+    found, expected = (gradients_of(block, make_features()) for block in (switched, fresh))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_mode_that_does_not_fit_is_refused_and_changes_nothing():
+    with pytest.raises(ConfigError, match="did you mean 'stored'"):
+        make_block("leapfrog").backprop = "store"
+    block = make_block("forward_euler")
+    with pytest.raises(ConfigError, match="steps cannot be undone"):
+        block.backprop = "exact"
+    assert (block.backprop, block.grid) == ("stored", None)
+    block = make_block("leapfrog", grid_bits=8)
+    with pytest.raises(ConfigError, match="grid_bits=8 has no use"):
+        block.backprop = "reversible"
+    assert (block.backprop, block.grid) == ("stored", Grid(8))
+    block.backprop = "exact"
+    assert block.grid == Grid(8)
+
+
+@pytest.mark.parametrize("name", ["num_steps", "grid", "final_time"])
+def test_what_follows_from_the_rest_cannot_be_set(name):
+    block = make_block("leapfrog")
+    with pytest.raises(AttributeError):
+        setattr(block, name, 5)
 
 
 # Autocast and half precision
@@ -190,7 +239,7 @@ def test_the_smallest_images(integrator, backprop, dimension, size):
         ((4, 5, 5), torch.float32, "cpu", r"found shape \(4, 5, 5\)"),
         ((4,), torch.float32, "cpu", r"found shape \(4,\)"),
         ((1, 4, 5, 5, 5), torch.float32, "cpu", r"found shape \(1, 4, 5, 5, 5\)"),
-        ((1, 6, 5, 5), torch.float32, "cpu", "features of 6 channels do not fit layers of"),
+        ((1, 6, 5, 5), torch.float32, "cpu", "needs features of 4 channels, found 6"),
         ((1, 4, 5, 5), torch.float64, "cpu", "float64 but the weights torch.float32"),
         ((1, 4, 5, 5), torch.float16, "cpu", "float16 but the weights torch.float32"),
         ((1, 4, 5, 5), torch.uint8, "cpu", "uint8 but the weights torch.float32"),
@@ -218,14 +267,16 @@ def test_a_wrong_number_of_layers_is_refused(integrator):
             Block(layers[:-1], integrator)
 
 
-@pytest.mark.parametrize("num_steps", [0, -1, 1.5, 2.0, "3"])
+@pytest.mark.parametrize("num_steps", [0, -1, 1.5, 2.0, "3", True])
 def test_a_wrong_number_of_steps_is_refused(num_steps):
     with pytest.raises(ConfigError, match="whole number of at least 1, found") as caught:
         Block([SymmetricLayer(4)], "leapfrog", num_steps=num_steps)
     assert repr(num_steps) in str(caught.value)
 
 
-@pytest.mark.parametrize("step_size", [0, 0.0, -1.0, float("nan"), float("inf"), "1", None])
+@pytest.mark.parametrize(
+    "step_size", [0, 0.0, -1.0, float("nan"), float("inf"), "1", None, True, 10**400]
+)
 def test_a_wrong_step_size_is_refused(step_size):
     with pytest.raises(ConfigError, match="step_size must be a positive number") as caught:
         Block([SymmetricLayer(4)], "leapfrog", step_size=step_size)
@@ -280,7 +331,7 @@ def test_grid_bits_without_use_are_refused(integrator, backprop):
         Block([SymmetricLayer(4)], integrator, backprop=backprop, grid_bits=12)
 
 
-@pytest.mark.parametrize("grid_bits", [0, 23, 1.5])
+@pytest.mark.parametrize("grid_bits", [0, 23, 1.5, True])
 def test_grid_bits_out_of_range_are_refused(grid_bits):
     with pytest.raises(ConfigError, match=f"from 1 to 22, found {grid_bits}"):
         Block([SymmetricLayer(4)], "leapfrog", backprop="exact", grid_bits=grid_bits)
@@ -293,8 +344,74 @@ def test_layers_that_do_not_fit_each_other_are_refused():
         Block([SymmetricLayer(4), SymmetricLayer(4, dimension=1)], "verlet")
 
 
+@pytest.mark.parametrize("layers", [SymmetricLayer(4), nn.Sequential(SymmetricLayer(4)), 3, None])
+def test_what_is_no_list_of_layers_is_refused(layers):
+    message = f"a list of modules, found {type(layers).__name__}"
+    with pytest.raises(ConfigError, match=message):
+        Block(layers, "leapfrog")
+    with pytest.raises(ConfigError, match="layers must be modules, found 'SymmetricLayer'"):
+        Block(["SymmetricLayer"], "leapfrog")
+
+
+def test_layers_may_come_from_any_iterable_and_numbers_from_numpy():
+    layers = layers_for(ForwardEuler())
+    for iterable in ((layer for layer in layers), tuple(layers), nn.ModuleList(layers)):
+        block = Block(iterable, "forward_euler", num_steps=numpy.int64(3))
+        assert list(block.layers) == layers
+        assert type(block.num_steps) is int
+    assert type(Block(layers, "forward_euler", step_size=numpy.float32(0.5)).step_size) is float
+
+
 @pytest.mark.parametrize("integrator", ["verlet", "leapfrog"])
 def test_dropout_in_a_reversible_block_is_refused(integrator):
     layers = [nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.Dropout()) for _ in range(2)]
     with pytest.raises(ConfigError, match="dropout in a reversible block"):
         Block(layers, integrator)
+
+
+class Buffered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, features):
+        return -features
+
+
+@every_reversible
+@pytest.mark.parametrize("backprop", BACKPROP_MODES)
+def test_layers_with_a_memory_are_refused_in_reversible_blocks(integrator, backprop):
+    def spectral():
+        return parametrizations.spectral_norm(nn.Conv2d(2, 2, 3, padding=1))
+
+    def tracking():
+        return nn.InstanceNorm2d(2, track_running_stats=True)
+
+    for make, name in [(Buffered, "count"), (spectral, "_u"), (tracking, "running_mean")]:
+        layers = [make() for _ in range(integrator.layers_per_step)]
+        message = rf"the buffer '.*{name}', which .* reversible block \({integrator.name}\)"
+        with pytest.raises(ConfigError, match=message):
+            Block(layers, integrator, backprop=backprop)
+
+
+@every_reversible
+def test_a_memory_that_came_later_is_refused_where_states_are_recomputed(integrator):
+    block = make_block(integrator, backprop="reversible")
+    state = block.propagate(make_features())
+    parametrizations.spectral_norm(block.layers[-1].convolution, "stencil")
+    for call in (lambda: block(make_features()), lambda: block.reverse(state)):
+        with pytest.raises(ConfigError, match=r"the buffer 'convolution\..*_u'"):
+            call()
+
+
+def test_layers_with_a_memory_are_welcome_elsewhere():
+    assert Block([Buffered()], "forward_euler")(torch.ones(1, 2, 3, 3)).eq(0).all()
+
+
+@every_reversible
+def test_norms_without_a_memory_are_welcome(integrator):
+    norms = [nn.GroupNorm(1, 2), nn.InstanceNorm2d(2, affine=True)]
+    for norm in norms:
+        block = Block([norm] * integrator.layers_per_step, integrator, backprop="reversible")
+        features = make_features(channels=integrator.block_channels(2), dtype=torch.float32)
+        assert block(features).shape == features.shape

@@ -1,5 +1,6 @@
 """K and K^T on known cases, its norm, and the input it refuses."""
 
+import numpy
 import pytest
 import torch
 
@@ -31,7 +32,7 @@ def test_the_image_size_is_kept(dimension, stencil_size):
 
 
 def test_an_n_point_fft_would_not_bound_the_norm_but_norm_bound_does():
-    """Correction 10: on n points the circular convolution can be the smaller one."""
+    """On n points the circular convolution can be the smaller one (docs/paper-map.md, norm)."""
     convolution = Convolution(1, 1, dimension=1, dtype=torch.float64)
     with torch.no_grad():
         convolution.stencil.copy_(torch.tensor([[[1.0, 0.0, -1.0]]]))
@@ -88,30 +89,44 @@ def test_channels_last_features_give_the_same_numbers():
     torch.testing.assert_close(convolution.adjoint(last), convolution.adjoint(features))
 
 
-@pytest.mark.parametrize("stencil_size", [2, 4, 0, -1, -3, (3, 2), (3,), (3, 3, 3)])
+@pytest.mark.parametrize(
+    "stencil_size",
+    [2, 4, 0, -1, -3, 3.0, None, True, "3", "33", (3, 2), (3,), (3, 3, 3), (3, 3.0), (3, None)],
+)
 def test_stencils_without_a_centre_are_refused(stencil_size):
     with pytest.raises(ConfigError, match="odd") as caught:
         Convolution(1, 1, stencil_size=stencil_size)
     assert repr(stencil_size) in str(caught.value)
 
 
-@pytest.mark.parametrize("dimension", [0, 4, "2"])
+@pytest.mark.parametrize("dimension", [0, 4, "2", 2.0, True, None])
 def test_other_dimensions_are_refused(dimension):
     with pytest.raises(ConfigError, match=r"1, 2 or 3, found") as caught:
         Convolution(1, 1, dimension=dimension)
     assert repr(dimension) in str(caught.value)
 
 
-@pytest.mark.parametrize(("channels_in", "channels_out"), [(0, 1), (1, 0), (-1, 1)])
-def test_convolutions_without_channels_are_refused(channels_in, channels_out):
-    with pytest.raises(ConfigError, match=f"found {channels_in} in and {channels_out} out"):
-        Convolution(channels_in, channels_out)
+@pytest.mark.parametrize("channels", [0, -1, 3.0, "3", True, None, 2**31])
+def test_what_is_no_number_of_channels_is_refused(channels):
+    with pytest.raises(ConfigError, match=r"^in_channels must be a whole number"):
+        Convolution(channels, 1)
+    with pytest.raises(ConfigError, match=r"^out_channels must be a whole number"):
+        Convolution(1, channels)
+
+
+def test_numbers_of_numpy_are_taken():
+    three = numpy.int64(3)
+    convolution = Convolution(three, three, stencil_size=three, dimension=numpy.int64(1))
+    assert convolution.stencil.shape == (3, 3, 3)
+    assert {type(n) for n in (convolution.in_channels, *convolution.stencil_size)} == {int}
+    assert convolution(torch.zeros(1, 3, 4)).shape == (1, 3, 4)
 
 
 WRONG_FEATURES = [
     (torch.zeros(2, 5, 5), r"axes \(batch, channels, height, width\), found shape \(2, 5, 5\)"),
     (torch.zeros(1, 2, 5, 5, 5), r"found shape \(1, 2, 5, 5, 5\)"),
-    (torch.zeros(1, 3, 5, 5), r"must have 2 channels, found 3"),
+    (torch.zeros(1, 3, 5, 5), r"needs features of 2 channels, found 3"),
+    (torch.zeros(1, 2, 0, 5), r"no pixels: found shape \(1, 2, 0, 5\)"),
     (torch.zeros(1, 2, 5, 5, dtype=torch.float64), r"float64 but the weights torch.float32"),
     (torch.zeros(1, 2, 5, 5, dtype=torch.uint8), r"uint8 but the weights torch.float32"),
     (torch.zeros(1, 2, 5, 5, device="meta"), r"on meta but the weights on cpu"),
@@ -126,7 +141,19 @@ def test_wrong_features_are_refused(features, message, method):
         getattr(convolution, method)(features)
 
 
-@pytest.mark.parametrize("size", [(4,), (4, 4, 4), (0, 4), ()])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
+def test_autocast_is_advised_only_where_it_helps(dtype):
+    with pytest.raises(ValueError, match=r"convert them with \.to\(torch\.float32\)$"):
+        Convolution(2, 2)(torch.zeros(1, 2, 5, 5, dtype=dtype))
+    with pytest.raises(ValueError, match=r"or compute under torch\.autocast$"):
+        Convolution(2, 2)(torch.zeros(1, 2, 5, 5, dtype=torch.float16))
+
+
+def test_an_empty_batch_is_no_mistake():
+    assert Convolution(2, 3)(torch.zeros(0, 2, 5, 5)).shape == (0, 3, 5, 5)
+
+
+@pytest.mark.parametrize("size", [(4,), (4, 4, 4), (0, 4), (), 8, None, (4, 4.0), (4, True), "44"])
 def test_norms_refuse_wrong_sizes(size):
     convolution = Convolution(1, 1)
     for norm in (convolution.norm_bound, convolution.norm_estimate):
@@ -135,8 +162,9 @@ def test_norms_refuse_wrong_sizes(size):
 
 
 def test_norm_estimate_refuses_zero_iterations():
-    with pytest.raises(ConfigError, match="at least 1, found 0"):
-        Convolution(1, 1).norm_estimate((4, 4), num_iterations=0)
+    for wrong in (0, 1.0, None):
+        with pytest.raises(ConfigError, match=f"num_iterations .* at least 1, found {wrong}"):
+            Convolution(1, 1).norm_estimate((4, 4), num_iterations=wrong)
 
 
 def test_repr_names_the_operator():

@@ -1,8 +1,10 @@
 """The grid of exact reversal: rounding, its range, and what is not on it."""
 
+import numpy
 import pytest
 import torch
 
+import pdecnn
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.pde import Grid
 
@@ -54,12 +56,24 @@ def test_a_state_off_the_grid_is_refused():
     Grid().check_state((torch.zeros(2), Grid().round(torch.tensor([0.0, 0.1]))))
 
 
+def test_the_remedy_in_the_message_can_be_executed():
+    state = (torch.zeros(2), torch.tensor([0.0, 0.1]))
+    with pytest.raises(ValueError, match="round it first: ") as caught:
+        Grid(5).check_state(state)
+    remedy = str(caught.value).split("round it first: ")[1]
+    Grid(5).check_state(eval(remedy, {"pdecnn": pdecnn, "state": state}))
+
+
 def test_a_state_in_half_precision_is_refused():
     with pytest.raises(ValueError, match=r"float32 or float64 state, found torch.bfloat16"):
         Grid().check_state((torch.zeros(2, dtype=torch.bfloat16),))
 
 
-@pytest.mark.parametrize("bits", [0, 23, -1, 1.5, "12"])
+@pytest.mark.parametrize("bits", [0, 23, -1, 1.5, "12", True])
 def test_other_numbers_of_bits_are_refused(bits):
-    with pytest.raises(ConfigError, match=f"from 1 to 22, found {bits}"):
+    with pytest.raises(ConfigError, match=f"from 1 to 22, found {bits!r}"):
         Grid(bits)
+
+
+def test_a_number_of_numpy_is_taken():
+    assert repr(Grid(numpy.int64(8))) == "Grid(bits=8)"

@@ -83,6 +83,7 @@ def test_layer_channels_fit_the_state(integrator):
     ]
     state = integrator.start(torch.randn(1, 6, 4, 4), layers, 0.1)
     assert {part.shape[1] for part in state} == {integrator.layer_channels(6)}
+    assert integrator.block_channels(integrator.layer_channels(6)) == 6
 
 
 @every_reversible
@@ -163,7 +164,7 @@ def test_verlet_refuses_odd_channels(channels):
     with pytest.raises(ConfigError, match=f"must be even; found {channels}"):
         Verlet().start(torch.zeros(1, channels, 4), [], 0.1)
     block = Block([SymmetricLayer(2), SymmetricLayer(2)], "verlet")
-    with pytest.raises(ConfigError, match=f"must be even; found {channels}"):
+    with pytest.raises(ValueError, match=f"needs features of 4 channels, found {channels}"):
         block(torch.zeros(1, channels, 4, 4))
 
 
@@ -182,7 +183,13 @@ def test_every_integrator_is_found_by_its_name(integrator):
 
 @pytest.mark.parametrize(
     ("name", "nearest"),
-    [("verlot", "verlet"), ("leap_frog", "leapfrog"), ("forwardeuler", "forward_euler")],
+    [
+        ("verlot", "verlet"),
+        ("leap_frog", "leapfrog"),
+        ("forwardeuler", "forward_euler"),
+        ("euler", "forward_euler"),
+        ("rk4", "runge_kutta_4"),
+    ],
 )
 def test_an_unknown_integrator_is_refused_with_the_nearest_name(name, nearest):
     with pytest.raises(ConfigError, match=f"unknown integrator '{name}'") as caught:
@@ -194,6 +201,32 @@ def test_a_name_near_to_none_is_refused_with_all_there_are():
     with pytest.raises(ConfigError, match="unknown integrator 'xyz'") as caught:
         Block([SymmetricLayer(2)], "xyz")
     assert all(known.name in str(caught.value) for known in INTEGRATORS)
+
+
+def test_the_class_of_an_integrator_is_refused_with_how_to_make_one():
+    with pytest.raises(ConfigError, match=r"the class Verlet; pass Verlet\(\)"):
+        Block([SymmetricLayer(2)] * 2, Verlet)
+
+
+@pytest.mark.parametrize("integrator", [["verlet"], None, 3, ("verlet",), {}])
+def test_what_is_no_integrator_is_refused(integrator):
+    with pytest.raises(ConfigError, match="unknown integrator"):
+        Block([SymmetricLayer(2)] * 2, integrator)
+
+
+@every_integrator
+def test_a_layer_that_changes_the_shape_is_refused(integrator):
+    """A sum would broadcast it in silence."""
+
+    class Mean(nn.Module):
+        def forward(self, features):
+            return features.mean(1, keepdim=True)
+
+    block = Block([Mean() for _ in range(integrator.layers_per_step)], integrator)
+    width = integrator.layer_channels(4)
+    message = rf"Mean made \(2, 1, 5, 4\) of \(2, {width}, 5, 4\)"
+    with pytest.raises(ValueError, match=message):
+        block(make_features())
 
 
 def test_evaluate_meets_narrow_layers_with_casts():

@@ -76,7 +76,7 @@ def test_without_normalisation_the_symmetric_jacobian_is_symmetric_negative_semi
 
 
 def test_with_the_tv_norm_relu_and_bias_the_jacobian_is_not_monotone():
-    """Correction 6: so nothing is guaranteed of the paper's own layer."""
+    """So nothing is guaranteed of the paper's own layer (docs/paper-map.md, Theorem 1)."""
     layer = make_layer(SymmetricLayer, 4, activation="relu", seed=3)
     matrix = jacobian(layer, make_features(batch=1)[0])
     assert torch.linalg.eigvalsh((matrix + matrix.T) / 2).max() > 1e-3
@@ -140,7 +140,7 @@ def test_channels_last_features_give_the_same_numbers(layer_class, channels_last
 
 WRONG_FEATURES = [
     (torch.zeros(3, 5, 5), r"found shape \(3, 5, 5\)"),
-    (torch.zeros(1, 4, 5, 5), "must have 3 channels, found 4"),
+    (torch.zeros(1, 4, 5, 5), "needs features of 3 channels, found 4"),
     (torch.zeros(1, 3, 5, 5, dtype=torch.float64), "float64 but the weights torch.float32"),
     (torch.zeros(1, 3, 5, 5, device="meta"), "on meta but the weights on cpu"),
 ]
@@ -153,12 +153,21 @@ def test_wrong_features_are_refused(features, message):
 
 
 def test_wrong_settings_are_refused():
-    with pytest.raises(ConfigError, match="at least 1 channel in and out, found 2 in and 0 out"):
+    with pytest.raises(ConfigError, match=r"^channels must be a whole number .*, found 2.0"):
+        SymmetricLayer(2.0)
+    with pytest.raises(ConfigError, match=r"hidden_channels must be a whole number .*, found 0"):
         SymmetricLayer(2, hidden_channels=0)
     with pytest.raises(ConfigError, match=r"odd and positive in each of 2 dimensions.*found 4"):
         ResidualLayer(2, stencil_size=4)
     with pytest.raises(ConfigError, match="1, 2 or 3, found 5"):
         SymmetricLayer(2, dimension=5)
+
+
+@pytest.mark.parametrize("normalization", ["tv", "none", "batch"])
+@pytest.mark.parametrize("epsilon", ["1e-3", float("inf"), -5, 0, None, True])
+def test_a_wrong_epsilon_is_refused_whatever_the_normalisation(normalization, epsilon):
+    with pytest.raises(ConfigError, match="epsilon must be a positive number, found"):
+        SymmetricLayer(4, epsilon=epsilon, normalization=normalization)
 
 
 def test_autocast_accepts_float32_features_and_gives_bfloat16():

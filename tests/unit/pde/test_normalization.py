@@ -103,10 +103,23 @@ def test_gradcheck(affine):
 
 @pytest.mark.parametrize("epsilon", [0.0, -1e-3, float("nan")])
 def test_epsilon_must_be_positive(epsilon):
-    with pytest.raises(ConfigError, match=f"epsilon must be positive, found {epsilon}"):
+    with pytest.raises(ConfigError, match=f"epsilon must be a positive number, found {epsilon}"):
         TotalVariationNorm(3, epsilon=epsilon)
     with pytest.raises(ConfigError, match="epsilon"):
         SymmetricLayer(3, epsilon=epsilon)
+
+
+@pytest.mark.parametrize("channels", [0, -1, 3.0, "3", True])
+@pytest.mark.parametrize("affine", [True, False])
+def test_what_is_no_number_of_channels_is_refused(channels, affine):
+    with pytest.raises(ConfigError, match="channels must be a whole number"):
+        TotalVariationNorm(channels, affine=affine)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
+def test_whole_numbers_are_refused_rather_than_truncated(dtype):
+    with pytest.raises(ValueError, match=f"must be floating point, found {dtype}"):
+        TotalVariationNorm(3)(torch.ones(1, 3, 2, 2, dtype=dtype))
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 5), (3,)])

@@ -3,6 +3,7 @@
 from itertools import product
 from math import prod
 
+import numpy
 import pytest
 import torch
 
@@ -25,7 +26,7 @@ def random_stencil(dimension, seed=0):
 
 
 def image_of_1d_monomial(power, derivatives, x, h):
-    """What the 1D basis operator of that many derivatives makes of x^power (correction 3)."""
+    """What the 1D basis operator of that many derivatives makes of x^power (Sec. 2.2)."""
     one = torch.ones_like(x)
     table = {
         # [1 2 1]/4           [-1 0 1]/2h    [-1 2 -1]/h^2
@@ -66,7 +67,8 @@ def test_polynomial_identities_away_from_the_boundary(dimension):
         assert error <= 1e-10, f"x^{powers}: off by {error}"
 
 
-def test_the_three_identities_of_correction_3_in_words():
+def test_the_three_coefficients_of_a_1d_stencil_in_words():
+    """With b3 the factor of minus d_xx (docs/paper-map.md, Sec. 2.2 stencils)."""
     h = 0.125
     stencil = torch.tensor([0.3, -1.2, 2.5], dtype=torch.float64)
     b1, b2, b3 = pde_coefficients(stencil, h, dimension=1)
@@ -173,13 +175,27 @@ def test_whole_numbers_are_refused_rather_than_truncated():
         stencil_from_pde_coefficients(torch.tensor([0, 1, 0]), 1.0, dimension=1)
 
 
-@pytest.mark.parametrize("mesh_size", [0.0, -1.0, float("nan"), float("inf"), (1.0,), (1.0, 0.0)])
+@pytest.mark.parametrize(
+    "mesh_size",
+    [
+        0.0, -1.0, float("nan"), float("inf"), 10**400, None, True, "1", "11", torch.tensor(1.0),
+        (1.0,), (1.0, 0.0), (1.0, None), (1.0, "1"),
+    ],
+)  # fmt: skip
 def test_wrong_mesh_sizes_are_refused(mesh_size):
     with pytest.raises(ConfigError, match="mesh_size must be one positive number") as caught:
         pde_coefficients(torch.zeros(3, 3), mesh_size, dimension=2)
     assert repr(mesh_size) in str(caught.value)
 
 
-def test_other_dimensions_are_refused():
-    with pytest.raises(ConfigError, match="1, 2 or 3, found 4"):
-        pde_terms(4)
+def test_mesh_sizes_of_numpy_are_taken():
+    stencil = random_stencil(2)
+    expected = pde_coefficients(stencil, 0.5, dimension=2)
+    for half in (numpy.float32(0.5), (numpy.float64(0.5), 0.5)):
+        assert torch.equal(pde_coefficients(stencil, half, dimension=2), expected)
+
+
+@pytest.mark.parametrize("dimension", [4, 2.0, True])
+def test_other_dimensions_are_refused(dimension):
+    with pytest.raises(ConfigError, match=f"1, 2 or 3, found {dimension}"):
+        pde_terms(dimension)

@@ -1,6 +1,5 @@
 """Figures come from the run directory alone, are the same bytes each time, and can be read."""
 
-import math
 import os
 import subprocess
 import sys

@@ -1,0 +1,95 @@
+"""Train the digits recipes with several seeds and write docs/results/digits.{md,json}.
+
+    python benchmarks/digits.py [--seeds 3] [--output docs/results]
+
+Test accuracy at the best validation accuracy, and the seconds of training, for each dynamics.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pdecnn
+from pdecnn.experiments.environment import describe_environment
+from pdecnn.files import write_atomically, write_json
+
+DYNAMICS = ("hamiltonian", "parabolic", "second_order", "resnet")
+
+
+def main() -> None:
+    """Measure, then write both files."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--output", type=Path, default=Path("docs/results"))
+    arguments = parser.parse_args()
+    runs = [measure(name, seed) for name in DYNAMICS for seed in range(arguments.seeds)]
+    environment = describe_environment(torch.device("cpu"), 0)
+    environment.pop("command")
+    environment.pop("seed")
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    write_json(arguments.output / "digits.json", {"environment": environment, "runs": runs})
+    text = page(runs, environment, arguments.seeds)
+    write_atomically(arguments.output / "digits.md", text.encode())
+
+
+def measure(dynamics: str, seed: int) -> dict[str, Any]:
+    """One run of a recipe with everything at its default but the seed."""
+    config = pdecnn.recipe(f"{dynamics}_digits").with_settings({"seed": seed})
+    with tempfile.TemporaryDirectory() as folder:
+        run = pdecnn.train(config, output=Path(folder) / "run", device="cpu")
+        summary = run.summary
+        assert summary is not None
+        lines = (run.folder / "timing.jsonl").read_text().splitlines()
+    result = {
+        "dynamics": dynamics,
+        "seed": seed,
+        "test_accuracy": summary["test"]["accuracy"],
+        "test_loss": summary["test"]["loss"],
+        "validation_accuracy": summary["best_validation_accuracy"],
+        "num_weights": summary["num_weights"],
+        "training_seconds": round(sum(json.loads(line)["seconds"] for line in lines), 1),
+    }
+    print(result, flush=True)
+    return result
+
+
+def page(runs: list[dict[str, Any]], environment: dict[str, Any], num_seeds: int) -> str:
+    """The results as a page."""
+    rows = []
+    for dynamics in DYNAMICS:
+        mine = [run for run in runs if run["dynamics"] == dynamics]
+        accuracies = [100 * run["test_accuracy"] for run in mine]
+        seconds = max(run["training_seconds"] for run in mine)
+        each = ", ".join(f"{accuracy:.1f}" for accuracy in accuracies)
+        rows.append(
+            f"| {dynamics} | {mine[0]['num_weights']:,} | {statistics.mean(accuracies):.2f} | "
+            f"{each} | {seconds:.0f} s |"
+        )
+    versions, hardware = environment["versions"], environment["hardware"]
+    return "\n".join(
+        [
+            "# Digits",
+            "",
+            "Test accuracy (%) of the `*_digits` recipes on the 360 held-out images, with the",
+            f"weights of the best validation accuracy; seeds 0 to {num_seeds - 1}, everything else",
+            "at its default. Written by `benchmarks/digits.py`; every run is in `digits.json`.",
+            "",
+            "| dynamics | weights | mean | by seed | longest training |",
+            "|---|---|---|---|---|",
+            *rows,
+            "",
+            f"{environment['date']}, commit {environment['commit']}, torch {versions['torch']}, "
+            f"Python {versions['python']}, {hardware['processor']} with {hardware['cpu_cores']} "
+            "cores, one thread.",
+            "",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
