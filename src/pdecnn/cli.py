@@ -189,15 +189,24 @@ def main() -> None:
     try:
         app()
     except Exception as error:
-        code = _exit_code(error)
-        if code is None or "--debug" in sys.argv:
+        if "--debug" in sys.argv:
             raise
-        print("pdecnn:", *str(error).splitlines(), file=sys.stderr)  # one line, whatever it quotes
+        code, message = _explain(error)
+        print("pdecnn:", *message.splitlines(), file=sys.stderr)  # one line, whatever it quotes
         sys.exit(code)
 
 
-def _exit_code(error: Exception) -> int | None:
-    """The code of an error meant for users; None for one that is a fault of ours."""
+def _explain(error: Exception) -> tuple[int, str]:
+    """The exit code and the message of an error."""
     if isinstance(error, Interrupted):
-        return error.exit_code
-    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), None)
+        return error.exit_code, str(error)
+    for kind, code in EXIT_CODES.items():
+        if isinstance(error, kind):
+            return code, str(error)
+    # torch raises a plain RuntimeError on the CPU and its subclass OutOfMemoryError on a GPU.
+    if isinstance(error, MemoryError) or "memory" in str(error):
+        return 1, (
+            "not enough memory; lower training.batch_size, data.size or network.channels, raise "
+            "training.accumulation, or set network.backprop=reversible"
+        )
+    return 1, f"unexpected {type(error).__name__}: {error}; run again with --debug and report it"

@@ -353,18 +353,28 @@ def test_errors_become_one_line_and_an_exit_code(run_command, monkeypatch, error
         run_command("evaluate", "run", "--debug")
 
 
-def test_a_fault_of_ours_is_not_hidden(run_command, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (KeyError("ours"), "unexpected KeyError: 'ours'; run again with --debug"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "not enough memory; lower"),
+        (MemoryError(), "not enough memory; lower"),
+    ],
+)
+def test_a_fault_of_ours_is_one_line_too(run_command, monkeypatch, error, message):
     def fail(*arguments, **options):
-        raise KeyError("ours")
+        raise error
 
     monkeypatch.setattr("pdecnn.experiments.evaluate", fail)
-    with pytest.raises(KeyError):
-        run_command("evaluate", "run")
+    assert cli._explain(error)[0] == 1
+    assert cli._explain(error)[1].startswith(message)
+    with pytest.raises(type(error)):
+        run_command("evaluate", "run", "--debug")
 
 
 def test_signals_have_the_conventional_exit_codes():
-    assert cli._exit_code(Interrupted(15)) == 143
-    assert cli._exit_code(Interrupted(2)) == 130
+    assert cli._explain(Interrupted(15))[0] == 143
+    assert cli._explain(Interrupted(2))[0] == 130
 
 
 def test_debug_shows_the_traceback(run_command):

@@ -66,6 +66,8 @@ class RunConfig:
     training: TrainingConfig
     seed: int = 0
     """Drives the split, the initial weights, the order and the augmentation."""
+    initial: str | None = None
+    """The run or `save_pretrained` folder the weights are taken from; None: drawn at random."""
 
     def __post_init__(self) -> None:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
@@ -76,6 +78,7 @@ class RunConfig:
         return {
             "recipe": self.recipe,
             "seed": self.seed,
+            "initial": self.initial,
             "network": self.network.to_dict(),
             "data": _plain(self.data),
             "training": _plain(self.training),
@@ -112,7 +115,7 @@ _CLASSES: dict[str, Any] = {
 
 def run_config_from_dict(values: object) -> RunConfig:
     """The config of JSON values; unknown and missing keys are errors."""
-    expected = {"recipe", "seed", *GROUPS}
+    expected = {"recipe", "seed", "initial", *GROUPS}
     if not isinstance(values, dict) or set(values) != expected:
         raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")
     parts = {}
@@ -135,6 +138,7 @@ def run_config_from_dict(values: object) -> RunConfig:
     return RunConfig(
         recipe=convert(values["recipe"], str, "recipe"),
         seed=convert(values["seed"], int, "seed"),
+        initial=convert(values["initial"], str | None, "initial"),
         **parts,
     )
 
@@ -142,7 +146,7 @@ def run_config_from_dict(values: object) -> RunConfig:
 def differing_keys(first: RunConfig, second: RunConfig) -> list[str]:
     """The dotted keys in which two configs differ."""
     one, two = first.to_dict(), second.to_dict()
-    keys = [key for key in ("recipe", "seed") if one[key] != two[key]]
+    keys = [key for key in ("recipe", "seed", "initial") if one[key] != two[key]]
     for group in GROUPS:
         keys += [f"{group}.{name}" for name in one[group] if one[group][name] != two[group][name]]
     return keys

@@ -38,7 +38,10 @@ def resolve_run(
     if seed is not None:
         settings["seed"] = seed
     if data is not None:
-        settings["data.folder"] = str(data.absolute())
+        settings["data.folder"] = str(data)
+    folder = settings.get("data.folder")
+    if isinstance(folder, str) and folder != "none":  # found from any working directory later
+        settings["data.folder"] = str(Path(folder).absolute())
     return base.with_settings(settings), output
 
 

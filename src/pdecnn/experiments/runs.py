@@ -11,12 +11,14 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.config import RunConfig, run_config_from_dict
 from pdecnn.files import sync_folder, write_atomically, write_json
+from pdecnn.networks.pretrained import WEIGHTS as MODEL
 
 CONFIG, SUMMARY, METRICS, TIMING = "config.json", "summary.json", "metrics.jsonl", "timing.jsonl"
 ENVIRONMENT, PREDICTIONS = "environment.json", "predictions.safetensors"
@@ -31,6 +33,10 @@ class Run:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        if os.path.isfile(self.folder / MODEL):
+            raise CheckpointError(
+                f"{self.folder}: holds the weights of a network, not a run; pass the run directory"
+            )
         if not is_run(self.folder):
             raise CheckpointError(
                 f"{self.folder}: not a run directory (no {CONFIG}); pass what `pdecnn train` made"
@@ -116,6 +122,15 @@ class Run:
         temporary.symlink_to(checkpoint.relative_to(self.folder))
         os.replace(temporary, self.folder / which)
         sync_folder(self.folder)
+
+    def discard(self) -> None:
+        """Take back a run that was only just made."""
+        for name in (CONFIG, ENVIRONMENT):
+            (self.folder / name).unlink(missing_ok=True)
+        with suppress(OSError):  # what is not empty is not ours alone
+            self.folder.rmdir()
+            if self.folder.parent == RUNS:
+                RUNS.rmdir()
 
     def set_aside(self, checkpoint: Path) -> None:
         """Rename a damaged checkpoint, so that neither resuming nor pruning meets it again."""

@@ -42,7 +42,7 @@ from pdecnn.networks.registry import take_weights
 
 NUM_SHOWN = 6
 # What may differ between a run and its resumption without changing any result.
-_FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds"}
+_FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "initial"}
 
 
 def train(
@@ -60,33 +60,27 @@ def train(
     newest checkpoint that verifies is taken; a finished run is left as it is.
     """
     listener = Listener() if listener is None else listener
+    if initial is not None:
+        config = replace(config, initial=str(Path(initial).absolute()))
     with StopSignals() as signals, cpu_threads(config.training.num_threads):
         where = resolve_device(device)
         folder = None if output is None else Path(output)
         run = None if folder is None else _existing_run(folder, config, resume)
-        if run is not None:
-            if run.is_finished:
-                listener.note(f"{run.folder} is finished; nothing to do")
-                return run
-            config = replace(run.config, data=config.data, training=config.training)
-        splits = read_splits(config.data, config.seed)
-        network = make_network(config, splits.train)
-        is_new = run is None or not run.checkpoints
-        if initial is not None and is_new:
-            take_weights(network, weights_folder(initial))
-        trainer = Trainer(
-            network.to(where),
-            config.training,
-            train=splits.train,
-            validation=splits.validation,
-            augmentation=config.data.augmentation(),
-            seed=config.seed,
-        )
-        # Made last: a start that fails for its data or settings leaves nothing behind.
+        if run is not None and run.is_finished:
+            listener.note(f"{run.folder} is finished; nothing to do")
+            return run
+        is_new = run is None
         run = run or _new_run(folder, config, where)
+        if is_new and resume:
+            listener.note(f"no run to resume yet; starting {config.recipe} anew")
+        config = replace(run.config, data=config.data, training=config.training)
+        try:
+            splits, trainer = _prepare(run, config, where)
+        except Exception as error:
+            if is_new and not isinstance(error, Interrupted):
+                run.discard()  # a start that fails for its data or settings leaves nothing behind
+            raise
         _restore_newest(run, trainer, listener)
-        if initial is not None and is_new:
-            _save(run, trainer)  # resuming must not need the other weights again
         signals.deferred = True
         listener.begin(run.folder, trainer)
         try:
@@ -102,23 +96,33 @@ def train(
     return run
 
 
+def _prepare(run: Run, config: RunConfig, device: torch.device) -> tuple[Splits, Trainer]:
+    splits = read_splits(config.data, config.seed)
+    network = make_network(config, splits.train)
+    if config.initial is not None and not run.checkpoints:
+        take_weights(network, weights_folder(config.initial))
+    trainer = Trainer(
+        network.to(device),
+        config.training,
+        train=splits.train,
+        validation=splits.validation,
+        augmentation=config.data.augmentation(),
+        seed=config.seed,
+    )
+    return splits, trainer
+
+
 def weights_folder(path: str | Path) -> Path:
     """The `from_pretrained` folder meant by a run directory or by such a folder itself."""
     path = Path(path)
-    try:
-        return Run(path).weights("best")
-    except CheckpointError:
-        if os.path.isfile(path / MODEL):
-            return path
-        raise
+    return path if os.path.isfile(path / MODEL) else Run(path).weights("best")
 
 
 def load(path: str | Path, weights: str = "best") -> Network:
-    """The trained network of a run directory, or of a `save_pretrained` folder."""
+    """The trained network of a run directory or `save_pretrained` folder, in evaluation mode."""
     path = Path(path)
-    if os.path.isfile(path / MODEL):
-        return Network.from_pretrained(path)
-    return Network.from_pretrained(Run(path).weights(weights))
+    folder = path if os.path.isfile(path / MODEL) else Run(path).weights(weights)
+    return Network.from_pretrained(folder).eval()
 
 
 def _new_run(folder: Path | None, config: RunConfig, device: torch.device) -> Run:

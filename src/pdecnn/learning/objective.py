@@ -96,6 +96,12 @@ class Objective:
         smoothness, decay = self.regularization(network)
         return ObjectiveValue(data_loss + smoothness + decay, data_loss, smoothness, decay)
 
+    def check_classes(self, num_classes: int) -> None:
+        """Refuse class weights for another number of classes."""
+        weights = self.config.class_weights
+        if weights is not None and len(weights) != num_classes:
+            raise ConfigError(f"class_weights has {len(weights)} entries for {num_classes} classes")
+
     def data_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The mean loss over the examples, in float32 at least."""
         config = self.config
@@ -103,11 +109,7 @@ class Objective:
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         weights = None
         if config.class_weights is not None:
-            if len(config.class_weights) != num_classes:
-                raise ConfigError(
-                    f"class_weights has {len(config.class_weights)} entries for {num_classes} "
-                    f"classes"
-                )
+            self.check_classes(num_classes)
             weights = scores.new_tensor(config.class_weights)[labels]
         if config.loss == "cross_entropy":
             losses = functional.cross_entropy(

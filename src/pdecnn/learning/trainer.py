@@ -65,6 +65,7 @@ class Trainer:
         self.augmentation = augmentation
         self.seed = seed
         self.objective = Objective(config)
+        self.objective.check_classes(network.num_classes)
         self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=config)
         self.average = None if config.average_decay is None else deepcopy(network)
         self.loss_scale = LossScale(config.precision)
@@ -72,7 +73,8 @@ class Trainer:
         self.steps_per_epoch = len(train) // config.batch_size
         if self.steps_per_epoch == 0:
             raise ConfigError(
-                f"batch_size={config.batch_size} is larger than the {len(train)} training images"
+                f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
+                f"lower training.batch_size or raise data.fraction"
             )
         # Sums over the epoch of loss parts, right answers and images; float64 where there is any.
         wide = torch.float32 if device.type == "mps" else torch.float64
@@ -181,20 +183,27 @@ class Trainer:
         # The scale can help a gradient only: a loss that is not finite is so at any scale.
         if self.loss_scale.active and finite_loss:
             progress.overflow_steps += 1
-            self.loss_scale.update(finite=False)
+            try:
+                self.loss_scale.update(finite=False)
+            except DivergedError as error:
+                raise self._diverged(str(error)) from error
             return
         progress.nonfinite_steps += 1
         progress.nonfinite_in_row += 1
         if progress.nonfinite_in_row > self.config.max_nonfinite_steps:
-            # torch's max, unlike Python's, is NaN if one of them is.
-            weights = [w.detach().abs().max() for w in self.network.parameters()]
-            largest = float(torch.stack(weights).max())
-            raise DivergedError(
-                f"diverged at step {progress.step + 1} (learning rate "
-                f"{self.optimizer.learning_rate:g}, largest weight {largest:.3g}): {reason}; "
-                f"lower training.learning_rates, clip with training.clip_norm, or allow "
+            raise self._diverged(
+                f"{reason}; lower training.learning_rates, clip with training.clip_norm, or allow "
                 f"training.max_nonfinite_steps"
             )
+
+    def _diverged(self, reason: str) -> DivergedError:
+        # torch's max, unlike Python's, is NaN if one of them is.
+        weights = [weight.detach().abs().max() for weight in self.network.parameters()]
+        largest = float(torch.stack(weights).max())
+        return DivergedError(
+            f"diverged at step {self.progress.step + 1} (learning rate "
+            f"{self.optimizer.learning_rate:g}, largest weight {largest:.3g}): {reason}"
+        )
 
     def _finish_epoch(self, evaluation: Evaluation) -> EpochReport:
         progress = self.progress

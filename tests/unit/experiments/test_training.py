@@ -290,3 +290,31 @@ def test_load_refuses_what_is_neither(tmp_path):
     for path in (tmp_path, tmp_path / "none", tmp_path / ("x" * 300)):
         with pytest.raises(CheckpointError, match="not a run directory"):
             pdecnn.load(path)
+
+
+def test_initial_weights_are_taken_again_where_no_checkpoint_was_written(undisturbed, tmp_path):
+    config = small_config(training__learning_rates=(1e-9,), training__phases=(1,))
+    first = pdecnn.train(config, output=tmp_path / "first", initial=undisturbed.folder)
+    assert first.config.initial == str(undisturbed.folder.absolute())
+    # Killed before its first checkpoint: only the config is there.
+    second = tmp_path / "second"
+    second.mkdir()
+    (second / "config.json").write_bytes((first.folder / "config.json").read_bytes())
+    resumed = pdecnn.train(config, output=second, resume=True)
+    assert fingerprint(resumed.folder) == fingerprint(first.folder)
+
+
+def test_wrong_class_weights_are_refused_before_a_run_is_made(tmp_path):
+    config = small_config(training__class_weights=(1.0, 2.0))
+    with pytest.raises(ConfigError, match="2 entries for 10 classes"):
+        pdecnn.train(config, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loaded_network_is_ready_to_predict(undisturbed):
+    assert not pdecnn.load(undisturbed.folder).training
+
+
+def test_a_weights_folder_is_not_a_run(undisturbed):
+    with pytest.raises(CheckpointError, match="not a run; pass the run directory"):
+        pdecnn.evaluate(undisturbed.folder / "best")
