@@ -132,14 +132,6 @@ class Run:
             if self.folder.parent == RUNS:
                 RUNS.rmdir()
 
-    def set_aside(self, checkpoint: Path) -> None:
-        """Rename a damaged checkpoint, so that neither resuming nor pruning meets it again."""
-        number = 1
-        while (target := checkpoint.with_name(f"{checkpoint.name}.damaged-{number}")).exists():
-            number += 1
-        checkpoint.rename(target)
-        sync_folder(checkpoint.parent)
-
     def prune(self, best_epoch: int) -> None:
         """Keep the best checkpoint and the last two; drop interrupted ones and crash leftovers."""
         beginning = self.checkpoint_path(0, 0)

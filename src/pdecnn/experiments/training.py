@@ -32,7 +32,7 @@ from pdecnn.experiments.runs import (
 from pdecnn.experiments.signals import Interrupted, StopSignals
 from pdecnn.experiments.tensorboard import EventWriter
 from pdecnn.files import write_atomically, write_json
-from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
+from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint, set_aside
 from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.network import Network
@@ -112,17 +112,15 @@ def _prepare(run: Run, config: RunConfig, device: torch.device) -> tuple[Splits,
     return splits, trainer
 
 
-def weights_folder(path: str | Path) -> Path:
+def weights_folder(path: str | Path, weights: str = "best") -> Path:
     """The `from_pretrained` folder meant by a run directory or by such a folder itself."""
     path = Path(path)
-    return path if os.path.isfile(path / MODEL) else Run(path).weights("best")
+    return path if os.path.isfile(path / MODEL) else Run(path).weights(weights)
 
 
 def load(path: str | Path, weights: str = "best") -> Network:
     """The trained network of a run directory or `save_pretrained` folder, in evaluation mode."""
-    path = Path(path)
-    folder = path if os.path.isfile(path / MODEL) else Run(path).weights(weights)
-    return Network.from_pretrained(folder).eval()
+    return Network.from_pretrained(weights_folder(path, weights)).eval()
 
 
 def _new_run(folder: Path | None, config: RunConfig, device: torch.device) -> Run:
@@ -170,7 +168,7 @@ def _restore_newest(run: Run, trainer: Trainer, listener: Listener) -> None:
             continue
         listener.note(f"resumed from {folder.name}")
         for damaged in failures:
-            _write(run, run.set_aside, damaged)
+            _write(run, set_aside, damaged)
         return
     if failures:
         raise CheckpointError(

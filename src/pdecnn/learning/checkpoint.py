@@ -38,7 +38,7 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
         write_json(temporary / PROGRESS, progress)
         write_manifest(temporary, FILES)
         if folder.exists():  # a damaged one that resuming skipped: moved aside, never deleted
-            folder.rename(_unused_name(folder))
+            set_aside(folder)
         temporary.rename(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -106,9 +106,11 @@ def _read(path: Path, *keys: str) -> list[Any]:
         raise CheckpointError(f"{path}: not part of a pdecnn checkpoint ({error!r})") from error
 
 
-def _unused_name(folder: Path) -> Path:
+def set_aside(folder: Path) -> None:
+    """Rename a damaged checkpoint, so that neither resuming nor pruning meets it again."""
     names = (folder.with_name(f"{folder.name}.damaged-{number}") for number in count(1))
-    return next(name for name in names if not name.exists())
+    folder.rename(next(name for name in names if not name.exists()))
+    sync_folder(folder.parent)
 
 
 def _intact(folder: Path) -> bool:

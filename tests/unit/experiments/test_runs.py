@@ -8,6 +8,7 @@ import pytest
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.recipes import recipe
 from pdecnn.experiments.runs import Run, create_run, fresh_folder
+from pdecnn.learning.checkpoint import set_aside
 from tests.runs import modification_times
 
 CONFIG = recipe("parabolic_digits")
@@ -129,7 +130,7 @@ def test_pruning_drops_interrupted_checkpoints_and_leftovers_but_nothing_set_asi
 def test_a_checkpoint_is_set_aside_as_often_as_it_is_damaged(run):
     for _ in range(3):
         make_checkpoints(run, "epoch-0001")
-        run.set_aside(run.checkpoint_path(1, 0))
+        set_aside(run.checkpoint_path(1, 0))
     assert names_in(run.folder / "checkpoints") == [f"epoch-0001.damaged-{k}" for k in (1, 2, 3)]
     assert run.checkpoints == []
 
