@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data import Augmentation, balanced_split, read_digits, training_batches
+from pdecnn.data import Augmentation, balanced_split, read_digits
 from pdecnn.learning import Trainer, TrainingConfig
 
 CURVE = Path(__file__).with_name("loss_curve.json")
@@ -47,13 +47,14 @@ def loss_curve():
         seed=0,
     )
     curve = {part: [] for part in PARTS}
-    for batch in training_batches(len(train), config.batch_size, seed=0, epoch=0)[:NUM_STEPS]:
-        trainer.train_step(batch)
+    trainer.begin_epoch()
+    for _ in range(NUM_STEPS):
+        trainer.step()
+        trainer.synchronize()
         *sums, _correct, count = trainer.sums.tolist()
         for part, value in zip(PARTS, sums, strict=True):
             curve[part].append(value / count)
         trainer.sums.zero_()
-        trainer.progress.step += 1
     return curve
 
 

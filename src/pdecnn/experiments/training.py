@@ -75,7 +75,7 @@ def train(
             listener.note(f"no run to resume yet; starting {config.recipe} anew")
         config = replace(run.config, data=config.data, training=config.training)
         try:
-            splits, trainer = _prepare(run, config, where)
+            splits, trainer = _prepare(run, config, where, listener)
         except Exception as error:
             if is_new and not isinstance(error, Interrupted):
                 run.discard()  # a start that fails for its data or settings leaves nothing behind
@@ -96,7 +96,9 @@ def train(
     return run
 
 
-def _prepare(run: Run, config: RunConfig, device: torch.device) -> tuple[Splits, Trainer]:
+def _prepare(
+    run: Run, config: RunConfig, device: torch.device, listener: Listener
+) -> tuple[Splits, Trainer]:
     splits = read_splits(config.data, config.seed)
     network = make_network(config, splits.train)
     if config.initial is not None and not run.checkpoints:
@@ -108,6 +110,7 @@ def _prepare(run: Run, config: RunConfig, device: torch.device) -> tuple[Splits,
         validation=splits.validation,
         augmentation=config.data.augmentation(),
         seed=config.seed,
+        note=listener.note,
     )
     return splits, trainer
 
@@ -136,13 +139,18 @@ def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:
             check_free(folder)
         return None
     run = Run(folder)
+    check_settings(run, config)
+    return run
+
+
+def check_settings(run: Run, config: RunConfig) -> None:
+    """Raise a ConfigError if going on with the config would mix two runs in one folder."""
     differing = [key for key in differing_keys(run.config, config) if key not in _FREE_ON_RESUME]
     if differing:
         raise ConfigError(
-            f"{folder} was made with other settings ({', '.join(differing)}); resume it with its "
-            f"own, or start anew with another --output"
+            f"{run.folder} was made with other settings ({', '.join(differing)}); resume it with "
+            f"its own, or start anew with another --output"
         )
-    return run
 
 
 @contextmanager

@@ -65,8 +65,8 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
         groups[group][name] = tensor
     _restore(trainer, groups, folder / TENSORS)
     trainer.progress = progress
-    trainer.loss_scale.value = progress.loss_scale
-    trainer.loss_scale.steps_since_change = progress.loss_scale_age
+    trainer.loss_scale.value.fill_(progress.loss_scale)
+    trainer.loss_scale.steps_since_change.fill_(progress.loss_scale_age)
 
 
 def _check_network(trainer: Trainer, path: Path) -> None:
@@ -122,8 +122,8 @@ def _intact(folder: Path) -> bool:
 
 
 def _tensors(trainer: Trainer) -> dict[str, Tensor]:
-    trainer.progress.loss_scale = trainer.loss_scale.value
-    trainer.progress.loss_scale_age = trainer.loss_scale.steps_since_change
+    trainer.progress.loss_scale = float(trainer.loss_scale.value)
+    trainer.progress.loss_scale_age = int(trainer.loss_scale.steps_since_change)
     tensors = {f"weights/{k}": v for k, v in trainer.network.state_dict().items()}
     for name, weight in trainer.network.named_parameters():
         tensors[f"velocity/{name}"] = trainer.optimizer.velocity(weight)

@@ -1,6 +1,6 @@
 """What training minimises: the loss (eq. 4) and the regulariser in time (eq. 13)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from typing import NamedTuple
@@ -121,53 +121,71 @@ class Objective:
             losses = (scores - targets).square().sum(1) / 2
         return (losses if weights is None else weights * losses).mean()
 
-    def regularization(self, network: Network) -> Regularization:
-        """R in its two parts; the constant floor of the smoothed total variation is left out."""
-        smoothness = network.classifier.weight.new_zeros(())
-        decay = network.classifier.weight.square().sum() + network.classifier.bias.square().sum()
-        for stencil in _stencils([network.opening, *network.connectors]):
-            decay = decay + stencil.square().sum()
-        for block in network.blocks:
-            assert isinstance(block, Block)
-            smoothness = smoothness + self._smoothness(block)
-            decay = decay + block.step_size * _sum_of_squares_in_time(block)
+    def regularization(self, network: "Network | WeightsInTime") -> Regularization:
+        """R in its two parts; the constant floor of the smoothed total variation is left out.
+
+        Instead of a network its `WeightsInTime` will do, where many steps follow each other.
+        """
+        parts = WeightsInTime(network) if isinstance(network, Network) else network
+        decay = _sum_of_squares([*(k.stencil for k in parts.stages), *parts.classifier])
+        smoothness = decay.new_zeros(())
+        for block, rows, convolutions in parts.blocks:
+            smoothness = smoothness + self._smoothness(rows, block.step_size)
+            repeats = block.num_steps * block.integrator.layers_per_step // len(block.layers)
+            squares = _sum_of_squares([k.stencil for k in convolutions])
+            decay = decay + block.step_size * repeats * squares
         return Regularization(
             self.config.smoothness_weight * smoothness, self.config.decay_weight / 2 * decay
         )
 
-    def _smoothness(self, block: Block) -> Tensor:
+    def _smoothness(self, rows: list[list[Tensor]], step_size: float) -> Tensor:
         """The total variation or H1 seminorm in time of all weights of a block."""
-        dt = block.step_size
-        weights = _weights_in_time(block)  # (steps, weights)
-        rates = (weights[1:] - weights[:-1]) / dt
+        weights = torch.stack([_vector(row) for row in rows])  # (steps, weights)
+        rates = (weights[1:] - weights[:-1]) / step_size
         if self.config.smoothness == "h1":
-            return dt / 2 * rates.square().sum()
+            return step_size / 2 * rates.square().sum()
         # sqrt(r^2 + tau) - sqrt(tau), in a form that does not cancel.
         squares, corner = rates.square(), sqrt(self.config.smoothing)
-        return dt * (squares / ((squares + self.config.smoothing).sqrt() + corner)).sum()
+        return step_size * (squares / ((squares + self.config.smoothing).sqrt() + corner)).sum()
 
 
-def _weights_in_time(block: Block) -> Tensor:
-    """All trainable weights of each distinct step as a row; one row if the steps share them."""
-    width = block.integrator.layers_per_step
-    layers = list(block.layers)
-    return torch.stack(
-        [
-            torch.cat([weight.flatten() for layer in step for weight in layer.parameters()])
-            for step in (layers[k : k + width] for k in range(0, len(layers), width))
-        ]
-    )
+class BlockInTime(NamedTuple):
+    """The weights of a block as the regulariser needs them."""
+
+    block: Block
+    rows: list[list[Tensor]]
+    """All trainable weights of each distinct step; one row if the steps share them."""
+    convolutions: list[Convolution]
 
 
-def _sum_of_squares_in_time(block: Block) -> Tensor:
-    """sum_j |K_j|^2 over all steps, shared or not."""
-    total = torch.stack([stencil.square().sum() for stencil in _stencils(block.layers)]).sum()
-    repeats = block.num_steps * block.integrator.layers_per_step // len(block.layers)
-    return repeats * total
+class WeightsInTime:
+    """Where the regulariser finds the weights of a network."""
+
+    def __init__(self, network: Network) -> None:
+        self.stages = _convolutions([network.opening, *network.connectors])
+        self.classifier = (network.classifier.weight, network.classifier.bias)
+        self.blocks = [_block_in_time(block) for block in network.blocks]
 
 
-def _stencils(modules: Sequence[nn.Module] | nn.ModuleList) -> Iterator[Tensor]:
-    for module in modules:
-        for part in module.modules():
-            if isinstance(part, Convolution):
-                yield part.stencil
+def _block_in_time(block: nn.Module) -> BlockInTime:
+    assert isinstance(block, Block)
+    width, layers = block.integrator.layers_per_step, list(block.layers)
+    steps = [layers[k : k + width] for k in range(0, len(layers), width)]
+    rows: list[list[Tensor]] = [
+        [weight for layer in step for weight in layer.parameters()] for step in steps
+    ]
+    return BlockInTime(block, rows, _convolutions(layers))
+
+
+def _convolutions(modules: Sequence[nn.Module]) -> list[Convolution]:
+    parts = (part for module in modules for part in module.modules())
+    return [part for part in parts if isinstance(part, Convolution)]
+
+
+def _sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
+    # As one vector: a few kernels however many weights there are.
+    return _vector(tensors).square().sum()
+
+
+def _vector(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])

@@ -12,6 +12,7 @@ from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.pde.convolution import Convolution
 
+Tensors = list[Tensor] | tuple[Tensor, ...]
 BOXES = ("stencils", "all", "none")
 MOMENTUM_CONVENTIONS = ("rate_inside", "rate_outside")
 
@@ -57,7 +58,7 @@ class ProjectedSGD(torch.optim.Optimizer):
     """x <- P(x - velocity), with P the projection of some weights onto a box.
 
     A torch optimiser like any other: set the rate with `optimizer.learning_rate = ...`. The
-    moving average of the config is not its business: see `update_average_`.
+    moving average of the config is not its business: see `MovingAverage`.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class ProjectedSGD(torch.optim.Optimizer):
         if self.config.clip_norm is not None:
             clip_(gradients_of(self._weights()), self.config.clip_norm)
         for group in self.param_groups:
-            self._update([w for w in group["params"] if w.grad is not None], group["lr"])
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            velocities = [self.velocity(weight) for weight in weights]
+            update_(weights, velocities, gradients_of(weights), group["lr"], self.config)
         project_(self.boxed, self.config.box_bound)
 
     def velocity(self, weight: Tensor) -> Tensor:
@@ -101,18 +104,42 @@ class ProjectedSGD(torch.optim.Optimizer):
     def _weights(self) -> list[Tensor]:
         return [weight for group in self.param_groups for weight in group["params"]]
 
-    def _update(self, weights: list[Tensor], learning_rate: float) -> None:
-        if not weights:
-            return
-        gradients = gradients_of(weights)
-        velocities = [self.velocity(weight) for weight in weights]
-        torch._foreach_mul_(velocities, self.config.momentum)
-        if self.config.momentum_convention == "rate_inside":
-            torch._foreach_add_(velocities, gradients, alpha=learning_rate)
-            torch._foreach_sub_(weights, velocities)
+
+@torch.no_grad()
+def update_(
+    weights: Tensors,
+    velocities: Tensors,
+    gradients: Tensors,
+    learning_rate: float | Tensor,
+    config: OptimizerConfig,
+    accepted: Tensor | None = None,
+) -> None:
+    """One step of gradient descent with momentum, in place.
+
+    Where `accepted` (0-dim, bool) is false nothing changes; the gradients must be finite then too.
+    """
+    if not weights:
+        return
+    momentum: float | Tensor = config.momentum
+    if accepted is not None:
+        zero = accepted.new_zeros((), dtype=gradients[0].dtype)
+        momentum = torch.where(accepted, zero + momentum, zero + 1)
+        learning_rate = torch.where(accepted, learning_rate, zero)
+    torch._foreach_mul_(velocities, momentum)
+    if config.momentum_convention == "rate_inside":
+        if isinstance(learning_rate, Tensor):
+            torch._foreach_add_(velocities, torch._foreach_mul(gradients, learning_rate))
         else:
-            torch._foreach_add_(velocities, gradients)
-            torch._foreach_add_(weights, velocities, alpha=-learning_rate)
+            torch._foreach_add_(velocities, gradients, alpha=learning_rate)
+        moves: Tensors = velocities
+        if accepted is not None:
+            moves = torch._foreach_mul(velocities, accepted.to(velocities[0].dtype))
+    else:
+        if accepted is not None:
+            gradients = torch._foreach_mul(gradients, accepted.to(gradients[0].dtype))
+        torch._foreach_add_(velocities, gradients)
+        moves = torch._foreach_mul(velocities, learning_rate)
+    torch._foreach_sub_(weights, moves)
 
 
 def boxed_weights(network: Network, box: str) -> list[Tensor]:
@@ -127,8 +154,10 @@ def boxed_weights(network: Network, box: str) -> list[Tensor]:
 @torch.no_grad()
 def project_(weights: Iterable[Tensor], bound: float) -> None:
     """Clamp the weights to [-bound, bound], in place."""
-    for weight in weights:
-        weight.clamp_(-bound, bound)
+    boxed = list(weights)
+    if boxed:
+        torch._foreach_clamp_min_(boxed, -bound)
+        torch._foreach_clamp_max_(boxed, bound)
 
 
 def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
@@ -149,12 +178,25 @@ def clip_(gradients: list[Tensor], largest_norm: float) -> None:
         torch._foreach_mul_(gradients, (largest_norm / norm_of(gradients)).clamp(max=1))
 
 
-@torch.no_grad()
-def update_average_(average: nn.Module, network: nn.Module, decay: float) -> None:
+class MovingAverage:
     """average <- decay average + (1 - decay) network, statistics of batch norms included."""
-    source = network.state_dict()
-    for name, target in average.state_dict().items():
-        if target.is_floating_point():
-            target.lerp_(source[name], 1 - decay)
-        else:
-            target.copy_(source[name])
+
+    def __init__(self, average: nn.Module, network: nn.Module, decay: float) -> None:
+        pairs = list(zip(average.state_dict().values(), network.state_dict().values(), strict=True))
+        averaged = [pair for pair in pairs if pair[0].is_floating_point()]
+        counted = [pair for pair in pairs if not pair[0].is_floating_point()]
+        self.averages, self.weights = [a for a, _ in averaged], [w for _, w in averaged]
+        self.counts, self.counted = [a for a, _ in counted], [w for _, w in counted]
+        self.decay = decay
+
+    @torch.no_grad()
+    def update_(self, accepted: Tensor | None = None) -> None:
+        """Take the weights in; where `accepted` (0-dim, bool) is false nothing changes."""
+        share: float | Tensor = 1 - self.decay
+        if accepted is not None:
+            share = accepted.to(self.averages[0].dtype) * share
+        changes = torch._foreach_sub(self.weights, self.averages)
+        torch._foreach_mul_(changes, share)
+        torch._foreach_add_(self.averages, changes)
+        if self.counts:
+            torch._foreach_copy_(self.counts, self.counted)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pdecnn.errors import DivergedError, unknown_name
+from pdecnn.errors import unknown_name
 from pdecnn.networks.network import Network
 
 PRECISIONS = {
@@ -11,18 +11,27 @@ PRECISIONS = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+AUTO = "auto"
 
 
 def check_precision(precision: str) -> None:
-    """Refuse a precision that is none of `PRECISIONS`."""
-    if precision not in tuple(PRECISIONS):
-        raise unknown_name("precision", precision, PRECISIONS)
+    """Refuse a precision that is none of `PRECISIONS`, nor 'auto'."""
+    if precision not in (AUTO, *PRECISIONS):
+        raise unknown_name("precision", precision, (AUTO, *PRECISIONS))
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """What 'auto' means on the device: bfloat16 on a GPU that has it, float32 elsewhere."""
+    check_precision(precision)
+    if precision != AUTO:
+        return precision
+    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if has_bfloat16 else "float32"
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
     """The context in which layers compute in the given precision."""
-    check_precision(precision)
-    dtype = PRECISIONS[precision]
+    dtype = PRECISIONS[resolve_precision(precision, device)]
     enabled = dtype != torch.float32
     return torch.autocast(device.type, dtype=dtype if enabled else torch.bfloat16, enabled=enabled)
 
@@ -37,29 +46,29 @@ def compute_scores(network: Network, images: Tensor, precision: str) -> Tensor:
 class LossScale:
     """The factor that keeps float16 gradients from underflowing; 1 in other precisions.
 
-    Halved when a gradient overflows, doubled after `growth_interval` steps without.
+    Halved when a gradient overflows, doubled after `growth_interval` steps without; kept on the
+    device, where the decision is taken.
     """
 
     growth_interval = 1000
     smallest = 1.0
+    exhausted_message = (
+        "float16 gradients overflow even without loss scaling; use training.precision=bfloat16 or "
+        "a smaller learning rate"
+    )
 
-    def __init__(self, precision: str) -> None:
-        check_precision(precision)
-        self.active = precision == "float16"
-        self.value = 2.0**16 if self.active else 1.0
-        self.steps_since_change = 0
+    def __init__(self, precision: str, device: torch.device | str = "cpu") -> None:
+        self.active = resolve_precision(precision, torch.device(device)) == "float16"
+        self.value = torch.full((), 2.0**16 if self.active else 1.0, device=device)
+        self.steps_since_change = torch.zeros((), dtype=torch.int64, device=device)
 
-    def update(self, finite: bool) -> None:
-        """Adapt after a step."""
-        if not self.active:
-            return
-        self.steps_since_change += 1
-        if not finite:
-            if self.value <= self.smallest:
-                raise DivergedError(
-                    "float16 gradients overflow even without loss scaling; use "
-                    "training.precision=bfloat16 or a smaller learning rate"
-                )
-            self.value, self.steps_since_change = self.value / 2, 0
-        elif self.steps_since_change >= self.growth_interval:
-            self.value, self.steps_since_change = self.value * 2, 0
+    def update_(self, *, accepted: Tensor, overflowed: Tensor) -> Tensor:
+        """Adapt after a step, if it was one or the other; say whether the scale is exhausted."""
+        age = self.steps_since_change + accepted
+        grown = accepted & (age >= self.growth_interval)
+        exhausted = overflowed & (self.value <= self.smallest)
+        halved = overflowed & ~exhausted
+        factor = torch.where(grown, 2.0, torch.where(halved, 0.5, 1.0))
+        self.value.mul_(factor)
+        self.steps_since_change.copy_(torch.where(grown | halved, 0, age))
+        return exhausted

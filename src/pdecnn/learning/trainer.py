@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from math import nan
 from typing import NamedTuple
 
@@ -12,13 +13,35 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.batches import training_batches
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError, DivergedError
-from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network
+from pdecnn.learning.capture import CapturedFunction, CapturedScores, capture, compiled_network
+from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network, evaluation_mode
 from pdecnn.learning.objective import Objective
-from pdecnn.learning.optimizer import ProjectedSGD, gradients_of, norm_of, update_average_
-from pdecnn.learning.precision import LossScale, compute_scores
+from pdecnn.learning.optimizer import ProjectedSGD
+from pdecnn.learning.precision import LossScale
 from pdecnn.learning.progress import Progress
+from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
+
+SYNCHRONIZE_INTERVAL = 20
+"""Steps on a GPU between two looks at how they went."""
+_REMEDY = (
+    "lower training.learning_rates, clip with training.clip_norm, or allow "
+    "training.max_nonfinite_steps"
+)
+_REASONS = {
+    Failure.NOT_FINITE: f"the loss or its gradient is not finite; {_REMEDY}",
+    Failure.OUT_OF_RANGE: (
+        f"the state left the range of exact reversal; use a smaller network.step_size, a "
+        f"normalisation or network.backprop=checkpointed; {_REMEDY}"
+    ),
+    Failure.SCALE_EXHAUSTED: LossScale.exhausted_message,
+}
+
+
+def ignore(text: str) -> None:
+    """The default of `Trainer`'s note: nobody listens."""
+    del text
 
 
 class EpochReport(NamedTuple):
@@ -54,6 +77,7 @@ class Trainer:
         validation: ImageSet,
         augmentation: Augmentation,
         seed: int,
+        note: Callable[[str], None] = ignore,
     ) -> None:
         for image_set in (train, validation):
             check_fit(network, image_set)
@@ -64,11 +88,11 @@ class Trainer:
         self.validation = validation.to(device)
         self.augmentation = augmentation
         self.seed = seed
+        self.note = note
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
         self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=config)
         self.average = None if config.average_decay is None else deepcopy(network)
-        self.loss_scale = LossScale(config.precision)
         self.progress = Progress()
         self.steps_per_epoch = len(train) // config.batch_size
         if self.steps_per_epoch == 0:
@@ -76,9 +100,28 @@ class Trainer:
                 f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
                 f"lower training.batch_size or raise data.fraction"
             )
-        # Sums over the epoch of loss parts, right answers and images; float64 where there is any.
-        wide = torch.float32 if device.type == "mps" else torch.float64
-        self.sums = torch.zeros(6, device=device, dtype=wide)
+        self._step = TrainingStep(
+            network,
+            config,
+            train=self.train,
+            augmentation=augmentation,
+            objective=self.objective,
+            optimizer=self.optimizer,
+            average=self.average,
+            seed=seed,
+        )
+        self._launch: Callable[[], None] | None = None
+        self._score: Callable[[Callable[[], None]], Tensor] | None = None
+
+    @property
+    def sums(self) -> Tensor:
+        """Sums over the epoch, on the device: loss parts, right answers, images."""
+        return self._step.sums
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """The factor of the loss in float16."""
+        return self._step.loss_scale
 
     @property
     def evaluated(self) -> Network:
@@ -102,107 +145,116 @@ class Trainer:
                 batch_size=self.config.evaluation_batch_size,
                 precision=self.config.precision,
                 poll=poll,
+                score=self._captured_scores(),
             )
             yield self._finish_epoch(evaluation)
 
     def _train_epoch(self, poll: Callable[[], None], on_step: Callable[[], None]) -> None:
-        progress = self.progress
-        batches = training_batches(
-            len(self.train), self.config.batch_size, seed=self.seed, epoch=progress.epoch
-        ).to(self.train.images.device)
-        self.network.train()
-        while progress.batch < self.steps_per_epoch:
-            poll()
-            self.train_step(batches[progress.batch])
-            progress.batch += 1
-            progress.step += 1
-            on_step()
-
-    def train_step(self, indices: Tensor) -> None:
-        """One update from one batch, or none if its loss or gradient is not finite."""
-        self.optimizer.learning_rate = self._learning_rate(self.progress.step)
-        # A batch that is thrown away must leave no trace in the statistics of the batch norms.
-        statistics = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
-        self.optimizer.zero_grad()
+        # A CPU is never waited for; a GPU is asked now and then only.
+        interval = SYNCHRONIZE_INTERVAL if self.sums.is_cuda else 1
+        self.begin_epoch()
+        batch = self.progress.batch
         try:
-            loss, sums = self._gradient(indices)
-            norm = self._unscaled_gradient_norm()
-            # Both at once: the device is waited for a single time.
-            finite_loss, finite = torch.stack([loss.isfinite(), norm.isfinite()]).tolist()
-            reason = "the loss or its gradient is not finite"
-        except DivergedError as error:
-            finite_loss, finite, reason = False, False, str(error)
-        if finite_loss and finite:
-            self.optimizer.step()
-            self.loss_scale.update(finite=True)
-            if self.average is not None and self.config.average_decay is not None:
-                update_average_(self.average, self.network, self.config.average_decay)
-            self.sums += sums
-            self.progress.nonfinite_in_row = 0
-        else:
-            for buffer, before in statistics:
-                buffer.copy_(before)
-            self._count_skipped_step(finite_loss, reason)
+            while batch < self.steps_per_epoch:
+                poll()
+                self.step()
+                batch += 1
+                if batch % interval == 0 or batch == self.steps_per_epoch:
+                    self.synchronize()
+                on_step()
+        finally:
+            self.synchronize()
+
+    def begin_epoch(self) -> None:
+        """Put the order and the learning rates of the current epoch on the device."""
+        progress, step = self.progress, self._step
+        step.batches.copy_(
+            training_batches(
+                len(self.train), self.config.batch_size, seed=self.seed, epoch=progress.epoch
+            )
+        )
+        first = progress.step - progress.batch
+        rates = [self._learning_rate(first + k) for k in range(self.steps_per_epoch)]
+        step.rates.copy_(torch.tensor(rates, dtype=torch.float64))
+        step.epoch.fill_(progress.epoch)
+        step.counts.copy_(
+            torch.tensor(
+                [
+                    progress.batch,
+                    progress.nonfinite_in_row,
+                    progress.nonfinite_steps,
+                    progress.overflow_steps,
+                    Failure.NONE,
+                ]
+            )
+        )
+        self.network.train()
+
+    def step(self) -> None:
+        """One update from the next batch, or none if its loss or gradient is not finite.
+
+        On a GPU it is launched only: `synchronize` says how it went.
+        """
+        if self._launch is None:
+            self._launch = self._captured_step() or self._step
+        self._launch()
+
+    def synchronize(self) -> None:
+        """Wait for the device, bring `progress` up to date, and raise if the training failed."""
+        progress = self.progress
+        batch, *counters, failure = self._step.counts.tolist()
+        progress.step += batch - progress.batch
+        progress.batch = batch
+        progress.nonfinite_in_row, progress.nonfinite_steps, progress.overflow_steps = counters
+        if failure != Failure.NONE:
+            raise self._diverged(_REASONS[failure])
+
+    @property
+    def captured(self) -> bool:
+        """Whether steps are replayed from a graph."""
+        return isinstance(self._launch, CapturedFunction)
+
+    def _captured_step(self) -> CapturedFunction | None:
+        """The step as a graph; None where there is no GPU, or it is not wanted or possible."""
+        step = self._step
+        if not (self.config.capture and self.sums.is_cuda):
+            return None
+        return capture(step, step.state, step.compiled(), name="training step", note=self.note)
+
+    def _captured_scores(self) -> Callable[[Callable[[], None]], Tensor] | None:
+        """How to score the validation images by a graph; None where steps are not captured."""
+        if self._score is None and self.captured:
+            network = self.evaluated
+            scores = CapturedScores(
+                network,
+                self.validation.images,
+                batch_size=min(self.config.evaluation_batch_size, len(self.validation)),
+                precision=self.config.precision,
+            )
+            with evaluation_mode(network):
+                launch = capture(
+                    scores.score_batch,
+                    [scores.begin],
+                    compiled_network(network),
+                    name="validation",
+                    note=self.note,
+                )
+            self._score = None if launch is None else partial(scores, launch)
+        return self._score
 
     def _learning_rate(self, step: int) -> float:
         return self.config.learning_rate(
             step, steps_per_epoch=self.steps_per_epoch, epochs=self.config.epochs
         )
 
-    def _gradient(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Accumulate the gradient of the objective; return its value and the sums to report."""
-        config, scale = self.config, self.loss_scale.value
-        data_loss = self.sums.new_zeros(())
-        correct = self.sums.new_zeros(())
-        for part in indices.chunk(config.accumulation):
-            features = self.network.preprocess(self.train.images[part])
-            features = self.augmentation.augment(
-                features, part, seed=self.seed, epoch=self.progress.epoch
-            )
-            labels = self.train.labels[part]
-            scores = compute_scores(self.network, features, config.precision)
-            loss = self.objective.data_loss(scores, labels) / config.accumulation
-            (loss * scale).backward()  # type: ignore[no-untyped-call]
-            data_loss += loss.detach()
-            correct += (scores.detach().argmax(1) == labels).sum()
-        smoothness, decay = self.objective.regularization(self.network)
-        ((smoothness + decay) * scale).backward()  # type: ignore[no-untyped-call]
-        total = data_loss + smoothness.detach() + decay.detach()
-        parts = torch.stack([total, data_loss, smoothness.detach(), decay.detach()])
-        count = torch.full_like(correct, len(indices))
-        return total, torch.cat([parts * count, torch.stack([correct, count])])
-
-    def _unscaled_gradient_norm(self) -> Tensor:
-        gradients = gradients_of(self.network.parameters())
-        if self.loss_scale.active:
-            torch._foreach_mul_(gradients, 1 / self.loss_scale.value)
-        return norm_of(gradients)
-
-    def _count_skipped_step(self, finite_loss: bool, reason: str) -> None:
-        progress = self.progress
-        # The scale can help a gradient only: a loss that is not finite is so at any scale.
-        if self.loss_scale.active and finite_loss:
-            progress.overflow_steps += 1
-            try:
-                self.loss_scale.update(finite=False)
-            except DivergedError as error:
-                raise self._diverged(str(error)) from error
-            return
-        progress.nonfinite_steps += 1
-        progress.nonfinite_in_row += 1
-        if progress.nonfinite_in_row > self.config.max_nonfinite_steps:
-            raise self._diverged(
-                f"{reason}; lower training.learning_rates, clip with training.clip_norm, or allow "
-                f"training.max_nonfinite_steps"
-            )
-
     def _diverged(self, reason: str) -> DivergedError:
         # torch's max, unlike Python's, is NaN if one of them is.
         weights = [weight.detach().abs().max() for weight in self.network.parameters()]
         largest = float(torch.stack(weights).max())
+        rate = self._learning_rate(self.progress.step)
         return DivergedError(
-            f"diverged at step {self.progress.step + 1} (learning rate "
-            f"{self.optimizer.learning_rate:g}, largest weight {largest:.3g}): {reason}"
+            f"diverged at step {self.progress.step + 1} (learning rate {rate:g}, largest weight "
+            f"{largest:.3g}): {reason}"
         )
 
     def _finish_epoch(self, evaluation: Evaluation) -> EpochReport:

@@ -20,8 +20,11 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
     """Images an update; an incomplete last batch is dropped."""
     accumulation: int = 1
     """Parts a batch is computed in, one after the other; batch norm sees a part at a time."""
-    precision: str = "float32"
-    """What layers compute in: 'float32', 'bfloat16' or 'float16'; states stay float32."""
+    precision: str = "auto"
+    """What layers compute in: 'float32', 'bfloat16' or 'float16'; states stay float32. 'auto' is
+    bfloat16 on a GPU that has it and float32 elsewhere."""
+    capture: bool = True
+    """Whether a step on a GPU is one graph of compiled kernels; elsewhere it has no effect."""
     evaluation_batch_size: int = 250
     """Images at a time in validation and test."""
     patience: int | None = None
@@ -51,6 +54,8 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
             limit = check_positive("time_limit_seconds", self.time_limit_seconds)
             object.__setattr__(self, "time_limit_seconds", limit)
         check_precision(self.precision)
+        if not isinstance(self.capture, bool):
+            raise ConfigError(f"capture must be true or false, found {self.capture!r}")
         if self.batch_size % self.accumulation:
             raise ConfigError(
                 f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}"

@@ -55,6 +55,10 @@ class Activation:
         """sigma(values)."""
         return self.function(values)
 
+    def __deepcopy__(self, memo: object) -> "Activation":
+        # Without state: copied layers share it, and compiled code for one serves the others.
+        return self
+
     def _check_module(self, module: nn.Module) -> None:
         if any(True for _ in chain(module.parameters(), module.buffers())):
             raise ConfigError(

@@ -17,13 +17,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pdecnn.errors import ConfigError
+from pdecnn.pde.acceleration import compiled
+from pdecnn.pde.fused import fused_steps
 from pdecnn.pde.grid import Grid, largest_magnitude
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
     AbstractReversibleIntegrator,
     Layers,
+    Shear,
     State,
 )
+from pdecnn.pde.layers import LAYERS
 
 BACKPROP_MODES = ("stored", "checkpointed", "reversible", "exact")
 REVERSING_MODES = ("reversible", "exact")
@@ -50,22 +54,71 @@ class TimeStepping:
         """Yield the state after each of the given steps; raise at the end if it left the grid."""
         extents = [] if self.grid is None else [largest_magnitude(part) for part in state]
         for layers in steps:
-            if self.grid is None:
-                state = self.integrator.step(layers, state, self.step_size)
-            else:
-                integrator = cast(AbstractReversibleIntegrator, self.integrator)
-                state = integrator.step(layers, state, self.step_size, rounding=self.grid.round)
+            state = self._step(layers, state)
+            if self.grid is not None:
                 extents.extend(largest_magnitude(part) for part in state)
             yield state
         if self.grid is not None:
             self.grid.check_extent(torch.stack(extents).amax(), state[0].dtype)
 
+    def run(self, state: State, steps: Sequence[Layers]) -> State:
+        """The state after the given steps, under PyTorch's own bookkeeping."""
+        fused = self.run_fused(state, steps, keep=True)
+        if fused is not None:
+            return fused
+        for later in self.advance(state, steps):
+            state = later
+        return state
+
+    def run_fused(self, state: State, steps: Sequence[Layers], *, keep: bool) -> State | None:
+        """The same by fused kernels, keeping all or the final state; None where they do not fit."""
+        return fused_steps(self.integrator, steps, self.step_size, self.grid, state, keep=keep)
+
+    def _step(self, layers: Layers, state: State) -> State:
+        if self.grid is None:
+            return cast(State, compiled(_step)(self.integrator, layers, state, self.step_size))
+        # Never compiled: going back must meet the very kernels of going forward.
+        integrator = cast(AbstractReversibleIntegrator, self.integrator)
+        return integrator.step(layers, state, self.step_size, rounding=self.grid.round)
+
+    def undo(
+        self, shear: Shear, state: list[Tensor], gradients: list[Tensor], leaves: dict[str, Tensor]
+    ) -> dict[str, Tensor | None]:
+        """Take a shear back from the state and through the gradients, in place.
+
+        Returns the gradients of the leaves, the weights of the shear's layer.
+        """
+        with torch.enable_grad():
+            source = state[shear.source].detach().requires_grad_()
+            increment = self._increment(shear, source, leaves)
+        # Within a caller's autocast the leaves' casts would be kept until its end.
+        torch.clear_autocast_cache()
+        state[shear.target] = state[shear.target] - self.round(increment.detach())
+        trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+        source_gradient, *leaf_gradients = torch.autograd.grad(
+            increment, (source, *trained.values()), gradients[shear.target], allow_unused=True
+        )
+        if source_gradient is not None:
+            gradients[shear.source] = gradients[shear.source] + source_gradient
+        return dict(zip(trained, leaf_gradients, strict=True))
+
+    def _increment(self, shear: Shear, source: Tensor, leaves: dict[str, Tensor]) -> Tensor:
+        if self.grid is not None or shear.layer is None:
+            return shear.increment(source, self.step_size, leaves)
+        return cast(Tensor, compiled(_increment)(shear, source, self.step_size, leaves))
+
+
+def _step(integrator: AbstractIntegrator, layers: Layers, state: State, step_size: float) -> State:
+    return integrator.step(layers, state, step_size)
+
+
+def _increment(shear: Shear, source: Tensor, step_size: float, leaves: dict[str, Tensor]) -> Tensor:
+    return shear.increment(source, step_size, leaves)
+
 
 def propagate_stored(stepping: TimeStepping, state: State) -> State:
     """All steps under PyTorch's own bookkeeping."""
-    for later in stepping.advance(state, stepping.steps):
-        state = later
-    return state
+    return stepping.run(state, stepping.steps)
 
 
 def propagate_checkpointed(stepping: TimeStepping, state: State) -> State:
@@ -75,21 +128,34 @@ def propagate_checkpointed(stepping: TimeStepping, state: State) -> State:
         segment = stepping.steps[begin : begin + length]
 
         def run(*state: Tensor, segment: tuple[Layers, ...] = segment) -> State:
-            for later in stepping.advance(state, segment):
-                state = later
-            return state
+            return stepping.run(state, segment)
 
         def contexts(segment: tuple[Layers, ...] = segment) -> tuple[Any, Any]:
             return nullcontext(), _FrozenStatistics(segment)
 
-        state = checkpoint(run, *state, use_reentrant=False, context_fn=contexts)
+        state = checkpoint(
+            run,
+            *state,
+            use_reentrant=False,
+            context_fn=contexts,
+            preserve_rng_state=_may_be_random(segment),
+        )
     return state
+
+
+def _may_be_random(steps: Sequence[Layers]) -> bool:
+    """Whether recomputation may need the random numbers again; our own layers draw none."""
+    own = tuple(LAYERS.values())
+    return any(type(layer) not in own for layers in steps for layer in layers)
 
 
 def propagate_reversible(stepping: TimeStepping, state: State) -> State:
     """All steps as one function that keeps only the final state and the weights."""
     # Again, though the block did it: a parametrisation may have come to the layers since.
     refuse_buffers((layer for layers in stepping.steps for layer in layers), stepping.integrator)
+    fused = stepping.run_fused(state, stepping.steps, keep=False)
+    if fused is not None:
+        return fused
     weights = _distinct_weights(stepping)
     final: State = _ReversibleSteps.apply(  # type: ignore[no-untyped-call]
         stepping, weights.slots, len(state), *state, *weights.tensors
@@ -132,7 +198,9 @@ class _ReversibleSteps(torch.autograd.Function):
         state, weights = tensors[:num_components], tensors[num_components:]
         ctx.stepping, ctx.slots, ctx.num_components = stepping, slots, num_components
         ctx.autocast = _autocast_settings(state[0].device.type)
-        final = propagate_stored(stepping, state)
+        for later in stepping.advance(state, stepping.steps):
+            state = later
+        final = state
         ctx.save_for_backward(*final, *weights)
         return final
 
@@ -159,26 +227,15 @@ class _ReversibleSteps(torch.autograd.Function):
                     name: weights[slot].detach().requires_grad_(needed[slot])
                     for name, slot in names.items()
                 }
-                with torch.enable_grad(), torch.autocast(**ctx.autocast):
-                    source = state[shear.source].detach().requires_grad_()
-                    increment = shear.increment(source, stepping.step_size, leaves)
-                # Within a caller's autocast the leaves' casts would be kept until its end.
-                torch.clear_autocast_cache()
-                rounded = stepping.round(increment.detach())
-                state[shear.target] = state[shear.target] - rounded
-                trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
-                source_gradient, *layer_gradients = torch.autograd.grad(
-                    increment,
-                    (source, *trained.values()),
-                    state_gradients[shear.target],
-                    allow_unused=True,
-                )
-                if source_gradient is not None:
-                    state_gradients[shear.source] = state_gradients[shear.source] + source_gradient
-                for name, gradient in zip(trained, layer_gradients, strict=True):
+                with torch.autocast(**ctx.autocast):
+                    layer_gradients = stepping.undo(shear, state, state_gradients, leaves)
+                for name, gradient in layer_gradients.items():
                     slot = names[name]
                     previous = weight_gradients[slot]
-                    weight_gradients[slot] = gradient if previous is None else previous + gradient
+                    if gradient is not None:
+                        weight_gradients[slot] = (
+                            gradient if previous is None else previous + gradient
+                        )
         return None, None, None, *state_gradients, *weight_gradients
 
 

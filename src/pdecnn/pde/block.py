@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.pde.acceleration import compiled
 from pdecnn.pde.activations import RANDOM_MODULES
 from pdecnn.pde.backprop import (
     BACKPROP_MODES,
@@ -97,7 +98,9 @@ class Block(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """The features at the final time, in the dtype they came in."""
-        return self.integrator.finish(self.propagate(features)).to(features.dtype)
+        state = self.propagate(features)
+        finished: Tensor = compiled(_finish)(self.integrator, state, features.dtype)
+        return finished
 
     def propagate(self, features: Tensor) -> State:
         """The state at the final time, differentiated as `backprop` says."""
@@ -148,11 +151,28 @@ class Block(nn.Module):
         if isinstance(first, AbstractLayer):
             channels = self.integrator.block_channels(first.channels)
             check_features(features, channels, first.dimension, first.convolution.stencil)
-        wide = features.to(torch.promote_types(features.dtype, torch.float32))
-        if self.grid is None:
-            return self.integrator.start(wide, self.steps[0], self.step_size)
-        state = self.integrator.start(self.grid.round(wide), self.steps[0], self.step_size)
-        return tuple(self.grid.round(component) for component in state)
+        state: State = compiled(_start)(
+            self.integrator, features, self.steps[0], self.step_size, self.grid
+        )
+        return state
+
+
+def _start(
+    integrator: AbstractIntegrator,
+    features: Tensor,
+    layers: Layers,
+    step_size: float,
+    grid: Grid | None,
+) -> State:
+    wide = features.to(torch.promote_types(features.dtype, torch.float32))
+    if grid is None:
+        return integrator.start(wide, layers, step_size)
+    state = integrator.start(grid.round(wide), layers, step_size)
+    return tuple(grid.round(component) for component in state)
+
+
+def _finish(integrator: AbstractIntegrator, state: State, dtype: torch.dtype) -> Tensor:
+    return integrator.finish(state).to(dtype)
 
 
 def _checked_layers(layers: Iterable[nn.Module]) -> list[nn.Module]:

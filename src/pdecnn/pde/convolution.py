@@ -17,6 +17,7 @@ _CONVOLVE_TRANSPOSED = {
     3: functional.conv_transpose3d,
 }
 SPATIAL_AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 # norm_bound is computed in float64; this margin keeps it an upper bound after rounding.
 _ROUNDING_MARGIN = 1 + 1e-12
 
@@ -63,11 +64,12 @@ class Convolution(nn.Module):
         convolve = _CONVOLVE[self.dimension]
         return convolve(features, self.stencil, padding=self.padding)
 
-    def adjoint(self, features: Tensor) -> Tensor:
-        """K^T features."""
+    def adjoint(self, features: Tensor, *, negative: bool = False) -> Tensor:
+        """K^T features, or -K^T features: a stencil costs less to negate than features."""
         check_features(features, self.out_channels, self.dimension, self.stencil)
         convolve_transposed = _CONVOLVE_TRANSPOSED[self.dimension]
-        return convolve_transposed(features, self.stencil, padding=self.padding)
+        stencil = -self.stencil if negative else self.stencil
+        return convolve_transposed(features, stencil, padding=self.padding)
 
     @torch.no_grad()
     def norm_bound(self, size: Sequence[int]) -> float:
@@ -162,6 +164,12 @@ def check_features(features: Tensor, channels: int, dimension: int, weight: Tens
             f"features are {features.dtype} but the weights {weight.dtype}; convert them with "
             f".to({weight.dtype}){', or compute under torch.autocast' if convertible else ''}"
         )
+
+
+def fast_layout(features: Tensor) -> Tensor:
+    """The features with their channels last in memory, where convolutions are fastest."""
+    layout = _CHANNELS_LAST.get(features.dim())
+    return features if layout is None else features.contiguous(memory_format=layout)
 
 
 def _stencil_size(stencil_size: int | Sequence[int], dimension: int) -> tuple[int, ...]:

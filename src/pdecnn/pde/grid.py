@@ -5,6 +5,8 @@ Multiples of 2^-k are added and subtracted without rounding as long as the resul
 makes a shear an exact bijection (Levesque & Verlet 1993, bit-reversible molecular dynamics).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,8 @@ from pdecnn.checks import is_count
 from pdecnn.errors import ConfigError, DivergedError
 
 _SIGNIFICAND_BITS = {torch.float32: 24, torch.float64: 53}
+# One for the process, not one a thread: recomputation runs in a thread of autograd's own.
+_deferred: list[Tensor] | None = None
 
 
 class _RoundStraightThrough(torch.autograd.Function):
@@ -57,9 +61,16 @@ class Grid:
         return float(2 ** (_SIGNIFICAND_BITS[dtype] - self.bits))
 
     def check_extent(self, extent: Tensor, dtype: torch.dtype) -> None:
-        """Raise if `extent`, the largest magnitude of a state, is at or beyond the limit or NaN."""
-        limit, largest = self.limit(dtype), float(extent)
+        """Raise if `extent`, the largest magnitude of a state, is at or beyond the limit or NaN.
+
+        Within `deferred_checks` a flag is left on the device instead.
+        """
+        limit = self.limit(dtype)
         # Not even the limit itself: it is also what limit + 2^-bits, a tie, is rounded to.
+        if _deferred is not None:
+            _deferred.append(~(extent < limit))
+            return
+        largest = float(extent)
         if not largest < limit:
             raise DivergedError(
                 f"the state left the range of exact reversal: largest magnitude {largest:.4g}, "
@@ -77,6 +88,21 @@ class Grid:
                     f"propagate returns; round it first: tuple(pdecnn.Grid({self.bits})"
                     f".round(part) for part in state)"
                 )
+
+
+@contextmanager
+def deferred_checks() -> Iterator[list[Tensor]]:
+    """Collect, as 0-dim bool tensors, whether states left the range of exact reversal.
+
+    Raising would mean to wait for the device at every block.
+    """
+    global _deferred
+    before, flags = _deferred, list[Tensor]()
+    _deferred = flags
+    try:
+        yield flags
+    finally:
+        _deferred = before
 
 
 def largest_magnitude(values: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from pdecnn.pde.layers import AbstractLayer
 
 State = tuple[Tensor, ...]
 Layers = Sequence[nn.Module]
+Rounding = Callable[[Tensor], Tensor]
 
 
 class AbstractIntegrator(ABC):
@@ -77,7 +78,7 @@ class ForwardEuler(AbstractOneComponentIntegrator):
     def step(self, layers: Layers, state: State, step_size: float) -> State:
         """Y + dt F(Y)."""
         (features,) = state
-        return (features + step_size * evaluate(layers[0], features),)
+        return (torch.add(features, evaluate(layers[0], features), alpha=step_size),)
 
 
 @dataclass(frozen=True)
@@ -105,16 +106,23 @@ class Shear(NamedTuple):
     layer: nn.Module | None
     sign: int
 
+    def rate(self, source: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
+        """F(source); `weights` stand in for the layer's own."""
+        return source if self.layer is None else evaluate(self.layer, source, weights)
+
     def increment(
         self, source: Tensor, step_size: float, weights: dict[str, Tensor] | None = None
     ) -> Tensor:
-        """What the shear adds to its target; `weights` stand in for the layer's own."""
-        rate = source if self.layer is None else evaluate(self.layer, source, weights)
-        return self.sign * step_size * rate
+        """What the shear adds to its target."""
+        return self.sign * step_size * self.rate(source, weights)
 
-
-def _unrounded(increment: Tensor) -> Tensor:
-    return increment
+    def add_to(
+        self, target: Tensor, source: Tensor, step_size: float, rounding: Rounding | None
+    ) -> Tensor:
+        """The target after the shear; a negative step size takes it back."""
+        if rounding is None:
+            return torch.add(target, self.rate(source), alpha=self.sign * step_size)
+        return target + rounding(self.increment(source, step_size))
 
 
 class AbstractReversibleIntegrator(AbstractIntegrator):
@@ -132,13 +140,13 @@ class AbstractReversibleIntegrator(AbstractIntegrator):
         state: State,
         step_size: float,
         *,
-        rounding: Callable[[Tensor], Tensor] = _unrounded,
+        rounding: Rounding | None = None,
     ) -> State:
-        """Apply every shear, its increment rounded first."""
+        """Apply every shear, its increment rounded first if asked."""
         components = list(state)
         for shear in self.shears(layers):
-            increment = rounding(shear.increment(components[shear.source], step_size))
-            components[shear.target] = components[shear.target] + increment
+            target, source = components[shear.target], components[shear.source]
+            components[shear.target] = shear.add_to(target, source, step_size, rounding)
         return tuple(components)
 
     def step_back(
@@ -147,13 +155,13 @@ class AbstractReversibleIntegrator(AbstractIntegrator):
         state: State,
         step_size: float,
         *,
-        rounding: Callable[[Tensor], Tensor] = _unrounded,
+        rounding: Rounding | None = None,
     ) -> State:
         """Undo `step`: the same increments subtracted in the opposite order."""
         components = list(state)
         for shear in reversed(self.shears(layers)):
-            increment = rounding(shear.increment(components[shear.source], step_size))
-            components[shear.target] = components[shear.target] - increment
+            target, source = components[shear.target], components[shear.source]
+            components[shear.target] = shear.add_to(target, source, -step_size, rounding)
         return tuple(components)
 
 

@@ -73,7 +73,8 @@ class SymmetricLayer(AbstractLayer):
 
     def forward(self, features: Tensor) -> Tensor:
         """F_sym(features)."""
-        return -self.convolution.adjoint(self.activation(self.pre_activation(features)))
+        activated = self.activation(self.pre_activation(features))
+        return self.convolution.adjoint(activated, negative=True)
 
 
 class ResidualLayer(AbstractLayer):

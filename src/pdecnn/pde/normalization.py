@@ -54,7 +54,7 @@ class TotalVariationNorm(nn.Module):
                 f".to(dtype)"
             )
         wide = features.to(torch.promote_types(features.dtype, torch.float32))
-        normalized = wide * torch.rsqrt(wide.square().sum(1, keepdim=True) + self.epsilon)
+        normalized = wide * torch.rsqrt((wide * wide).sum(1, keepdim=True) + self.epsilon)
         if self.affine is not None:
             normalized = self.affine(normalized)
         return normalized.to(features.dtype)

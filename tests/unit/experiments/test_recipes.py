@@ -56,7 +56,7 @@ def test_the_paper_s_runs_have_the_paper_s_numbers(dynamics, data_set):
     assert training.momentum == 0.9
     assert training.momentum_convention == "rate_inside"
     assert (training.box, training.box_bound) == ("stencils", 1.0)
-    assert training.precision == "float32"
+    assert training.precision == "auto"
     assert config.data.flip
     assert config.data.padding == 1 / 16
     assert config.data.standardize == "image"

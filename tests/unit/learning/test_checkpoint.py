@@ -130,7 +130,8 @@ def test_equal_trainings_write_equal_bytes(trained, original, tmp_path):
 
 def test_the_loss_scale_comes_back(tmp_path):
     trainer = new_trainer(precision="float16")
-    trainer.loss_scale.value, trainer.loss_scale.steps_since_change = 2.0**9, 77
+    trainer.loss_scale.value.fill_(2.0**9)
+    trainer.loss_scale.steps_since_change.fill_(77)
     save_checkpoint(trainer, tmp_path / "c")
     other = new_trainer(precision="float16", seed=9)
     load_checkpoint(other, tmp_path / "c")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pdecnn.errors import ConfigError
 from pdecnn.learning import Objective, OptimizerConfig, ProjectedSGD
-from pdecnn.learning.optimizer import boxed_weights, clip_, project_, update_average_
+from pdecnn.learning.optimizer import MovingAverage, boxed_weights, clip_, project_
 from tests.unit.learning.trainings import DYNAMICS, make_network, scatter_weights_
 
 RATES = [0.1, 0.1, 0.02, 0.02, 0.5]
@@ -189,7 +189,7 @@ def test_moving_average_is_its_formula():
     network(torch.randn(4, 1, 8, 8, dtype=torch.float64))
     before = {name: tensor.clone() for name, tensor in average.state_dict().items()}
     source = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    update_average_(average, network, 0.75)
+    MovingAverage(average, network, 0.75).update_()
     for name, tensor in average.state_dict().items():
         if tensor.is_floating_point():
             expected = 0.75 * before[name] + 0.25 * source[name]

@@ -5,8 +5,14 @@ import math
 import pytest
 import torch
 
-from pdecnn.errors import ConfigError, DivergedError
-from pdecnn.learning.precision import PRECISIONS, LossScale, autocast, compute_scores
+from pdecnn.errors import ConfigError
+from pdecnn.learning.precision import (
+    PRECISIONS,
+    LossScale,
+    autocast,
+    compute_scores,
+    resolve_precision,
+)
 from tests.unit.learning.trainings import make_network
 
 CPU = torch.device("cpu")
@@ -51,42 +57,64 @@ def test_unknown_precisions_are_refused(precision):
         autocast(precision, CPU)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+YES, NO = torch.tensor(True), torch.tensor(False)
+
+
+def after(scale, *, finite):
+    """Whether the scale is exhausted after a step that was finite or overflowed."""
+    return bool(scale.update_(accepted=YES if finite else NO, overflowed=NO if finite else YES))
+
+
+def state(scale):
+    return float(scale.value), int(scale.steps_since_change)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "auto"])
 def test_only_float16_is_scaled(precision):
     scale = LossScale(precision)
-    for finite in (True, False, False):
-        scale.update(finite=finite)
-    assert (scale.active, scale.value, scale.steps_since_change) == (False, 1.0, 0)
+    assert not scale.active
+    assert state(scale) == (1.0, 0)
 
 
 def test_the_scale_is_halved_by_an_overflow_and_doubled_after_a_while():
     scale = LossScale("float16")
-    assert scale.value == 2.0**16
-    scale.update(finite=False)
-    assert scale.value == 2.0**15
+    assert state(scale) == (2.0**16, 0)
+    assert not after(scale, finite=False)
+    assert state(scale) == (2.0**15, 0)
     for _ in range(scale.growth_interval - 1):
-        scale.update(finite=True)
-    assert scale.value == 2.0**15
-    scale.update(finite=True)
-    assert scale.value == 2.0**16
-    assert scale.steps_since_change == 0
+        after(scale, finite=True)
+    assert state(scale) == (2.0**15, scale.growth_interval - 1)
+    after(scale, finite=True)
+    assert state(scale) == (2.0**16, 0)
 
 
 def test_an_overflow_starts_the_wait_anew():
     scale = LossScale("float16")
     for _ in range(scale.growth_interval - 1):
-        scale.update(finite=True)
-    scale.update(finite=False)
-    scale.update(finite=True)
-    assert (scale.value, scale.steps_since_change) == (2.0**15, 1)
+        after(scale, finite=True)
+    after(scale, finite=False)
+    after(scale, finite=True)
+    assert state(scale) == (2.0**15, 1)
+
+
+def test_a_step_that_is_neither_leaves_the_scale_alone():
+    scale = LossScale("float16")
+    after(scale, finite=True)
+    assert not bool(scale.update_(accepted=NO, overflowed=NO))
+    assert state(scale) == (2.0**16, 1)
 
 
 def test_an_overflow_at_the_smallest_scale_is_the_end():
     scale = LossScale("float16")
     for _ in range(16):
-        scale.update(finite=False)
-    assert scale.value == scale.smallest == 1.0
-    with pytest.raises(DivergedError, match=r"training\.precision=bfloat16") as caught:
-        scale.update(finite=False)
-    assert "\n" not in str(caught.value)
-    assert scale.value == 1.0
+        assert not after(scale, finite=False)
+    assert float(scale.value) == scale.smallest == 1.0
+    assert after(scale, finite=False)
+    assert float(scale.value) == 1.0
+    assert "training.precision=bfloat16" in scale.exhausted_message
+    assert "\n" not in scale.exhausted_message
+
+
+def test_auto_is_float32_on_a_cpu():
+    assert resolve_precision("auto", CPU) == "float32"
+    assert not autocast("auto", CPU)._enabled

@@ -25,7 +25,7 @@ NAMES = {
     "momentum_convention": "rate_insid",
     "box": "stencil",
     "schedule": "piecewize",
-    "precision": "float3",
+    "precision": "aut",
 }
 # The recipe of Sec. 5 and docs/paper-map.md; the rest of the settings are off.
 RECIPE = {
@@ -49,7 +49,8 @@ RECIPE = {
     "epochs": 100,
     "batch_size": 125,
     "accumulation": 1,
-    "precision": "float32",
+    "precision": "auto",
+    "capture": True,
     "evaluation_batch_size": 250,
     "patience": None,
     "num_threads": None,
@@ -109,6 +110,7 @@ def test_cifar10_is_the_default():
 
 def test_every_setting_is_tested_here():
     tested = {*NUMBERS, *COUNTS, *NAMES, "class_weights", "learning_rates", "phases", "warmup"}
+    tested |= {"capture"}
     assert tested == set(field_names(TrainingConfig)) == set(RECIPE)
 
 
@@ -150,6 +152,13 @@ def test_values_out_of_range_and_other_types_are_refused(name, value):
 def test_none_is_refused_where_a_number_is_needed(name):
     with pytest.raises(ConfigError, match=name):
         TrainingConfig(**{name: None})
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS[:3], None, 0, 1, "true"])
+def test_capture_is_true_or_false(value):
+    with pytest.raises(ConfigError, match="capture must be true or false"):
+        TrainingConfig(capture=value)
+    assert not TrainingConfig(capture=False).capture
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,293 @@
+"""One training step, computed on the device from first to last (Sec. 5).
+
+Batch, augmentation, gradient, finite check, update, projection, average and sums: nothing here
+waits for a number, so that on a GPU the whole step can be captured as one graph.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.image_set import ImageSet
+from pdecnn.data.random_numbers import stable_seed
+from pdecnn.learning.capture import compiled_network
+from pdecnn.learning.objective import Objective, WeightsInTime
+from pdecnn.learning.optimizer import MovingAverage, ProjectedSGD, project_, update_
+from pdecnn.learning.precision import LossScale, compute_scores
+from pdecnn.learning.training_config import TrainingConfig
+from pdecnn.networks.network import Network
+from pdecnn.pde.acceleration import compile_function
+from pdecnn.pde.convolution import fast_layout
+from pdecnn.pde.grid import deferred_checks
+
+# Compiling what touches every weight by itself takes time that grows with their number.
+_MOST_COMPILED_WEIGHTS = 200
+
+
+# Plain numbers, no Enum: compiled code takes the comparison of a tensor with an Enum for false.
+class Count:
+    """The places of the whole numbers that a step keeps on the device."""
+
+    BATCH = 0
+    """Batches done in the epoch."""
+    NONFINITE_IN_ROW = 1
+    NONFINITE = 2
+    OVERFLOW = 3
+    FAILURE = 4
+    """Why the training cannot go on, a `Failure`; from then on a step changes nothing."""
+
+
+class Failure:
+    """What ended a training."""
+
+    NONE = 0
+    NOT_FINITE = 1
+    OUT_OF_RANGE = 2
+    SCALE_EXHAUSTED = 3
+
+
+class Gradient(NamedTuple):
+    """What a batch gives, all of it on the device."""
+
+    parts: list[Tensor]
+    """Of the scaled data loss, one for each trained weight."""
+    regularization: list[Tensor]
+    """Of the regulariser; empty where it is part of the former."""
+    values: Tensor
+    """total, data loss, smoothness, decay, right answers."""
+    outside: list[Tensor]
+    """Whether a state left the range of exact reversal."""
+
+
+class TrainingStep:
+    """x <- P(x - v) from the next batch, or nothing at all if its gradient is not finite."""
+
+    def __init__(
+        self,
+        network: Network,
+        config: TrainingConfig,
+        *,
+        train: ImageSet,
+        augmentation: Augmentation,
+        objective: Objective,
+        optimizer: ProjectedSGD,
+        average: Network | None,
+        seed: int,
+    ) -> None:
+        weight = network.classifier.weight
+        device = weight.device
+        self.network, self.average, self.optimizer = network, average, optimizer
+        self.config, self.augmentation, self.seed = config, augmentation, seed
+        # Where reading a number costs nothing the host decides whether a step is taken.
+        self.gated = device.type != "cpu"
+        self.images, self.labels = train.images, train.labels
+        self.objective = objective
+        self.weights_in_time = WeightsInTime(network)
+        self.loss_scale = LossScale(config.precision, device)
+        self.weights: list[Tensor] = [
+            weight for weight in network.parameters() if weight.requires_grad
+        ]
+        self.moving_average = None
+        if average is not None and config.average_decay is not None:
+            self.moving_average = MovingAverage(average, network, config.average_decay)
+        buffers = list(network.buffers())
+        kinds = dict.fromkeys(buffer.dtype for buffer in buffers)
+        self.statistics = [[b for b in buffers if b.dtype == kind] for kind in kinds]
+        self.velocities = [optimizer.velocity(weight) for weight in self.weights]
+        shape = (len(train) // config.batch_size, config.batch_size)
+        self.batches = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.rates = torch.zeros(shape[0], dtype=weight.dtype, device=device)
+        self.epoch = torch.zeros((), dtype=torch.int64, device=device)
+        self.counts = torch.zeros(5, dtype=torch.int64, device=device)
+        # Sums over the epoch of loss parts, right answers and images; float64 where there is any.
+        wide = torch.float32 if device.type == "mps" else torch.float64
+        self.sums = torch.zeros(6, device=device, dtype=wide)
+
+    @property
+    def state(self) -> list[Tensor]:
+        """Every tensor a step changes."""
+        networks = [self.network] if self.average is None else [self.network, self.average]
+        tensors = [tensor for network in networks for tensor in network.state_dict().values()]
+        scale = self.loss_scale
+        return [
+            *tensors,
+            *self.velocities,
+            self.counts,
+            self.sums,
+            scale.value,
+            scale.steps_since_change,
+        ]
+
+    def __call__(self) -> None:
+        """Take the step; on a GPU it is only launched."""
+        # A batch that is thrown away must leave no trace in the statistics of the batch norms.
+        statistics = [_flatten(buffers) for buffers in self.statistics]
+        rate, parts = self._prepare()
+        self._apply(rate, self._gradient(parts), statistics)
+
+    def _prepare(self) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """The learning rate, and the augmented images and labels of each part of the batch."""
+        row = self.counts[Count.BATCH].view(1)
+        rate = self.rates.index_select(0, row)[0]
+        indices = self.batches.index_select(0, row)[0]
+        parts = []
+        for part in indices.chunk(self.config.accumulation):
+            features = self.network.preprocess(self.images[part])
+            features = self.augmentation.augment(features, part, seed=self.seed, epoch=self.epoch)
+            parts.append((fast_layout(features), self.labels[part]))
+        return rate, parts
+
+    def _gradient(self, batch: list[tuple[Tensor, Tensor]]) -> Gradient:
+        gradients: list[Tensor] = []
+        measures: list[Tensor] = []
+        smoothness, decay = self._regularization()
+        joint = not (self.gated or self.loss_scale.active)
+        with deferred_checks() as outside:
+            for features, labels in batch:
+                scores = compute_scores(self.network, features, self.config.precision)
+                loss, measured = self._measure(scores, labels)
+                if joint and not gradients:
+                    loss = loss + smoothness + decay
+                new = self._differentiate(loss)
+                gradients = new if not gradients else list(torch._foreach_add(gradients, new))
+                measures.append(measured)
+        regularization = [] if joint else self._differentiate(smoothness + decay)
+        data_loss, correct = torch.stack(measures).sum(0)
+        smoothness, decay = smoothness.detach(), decay.detach()
+        total = data_loss + smoothness + decay
+        values = torch.stack([total, data_loss, smoothness, decay, correct])
+        return Gradient(gradients, regularization, values, outside)
+
+    def _measure(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The scaled loss of a part to differentiate; its share of data loss and right answers."""
+        loss = self.objective.data_loss(scores, labels) / self.config.accumulation
+        correct = (scores.detach().argmax(1) == labels).sum()
+        measured = torch.stack([loss.detach().to(self.sums.dtype), correct.to(self.sums.dtype)])
+        return loss * self.loss_scale.value if self.loss_scale.active else loss, measured
+
+    def _regularization(self) -> tuple[Tensor, Tensor]:
+        smoothness, decay = self.objective.regularization(self.weights_in_time)
+        return smoothness, decay
+
+    def _differentiate(self, value: Tensor) -> list[Tensor]:
+        gradients = torch.autograd.grad(value, self.weights, allow_unused=True)
+        return [
+            torch.zeros_like(weight) if gradient is None else gradient
+            for weight, gradient in zip(self.weights, gradients, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _apply(self, rate: Tensor, gradient: Gradient, statistics: list[Tensor]) -> None:
+        """Update everything if loss and gradient are finite; count the step if not."""
+        flat = _flatten(gradient.parts)
+        if self.loss_scale.active:
+            flat = flat / self.loss_scale.value
+        if gradient.regularization:
+            flat = flat + _flatten(gradient.regularization)
+        norm = torch.linalg.vector_norm(flat)
+        finite_loss = gradient.values[0].isfinite()
+        in_range = ~torch.stack(gradient.outside).any() if gradient.outside else None
+        if in_range is not None:
+            finite_loss = finite_loss & in_range
+        running = self.counts[Count.FAILURE] == Failure.NONE
+        finite = finite_loss & norm.isfinite()
+        accepted = running & finite
+        if self.config.clip_norm is not None:
+            flat = flat * (self.config.clip_norm / norm).clamp(max=1)
+        if self.gated:
+            # The average needs the statistics of accepted steps only.
+            self._choose_statistics(statistics, accepted)
+            self._update(torch.where(accepted, flat, 0), rate, accepted)
+        elif accepted:
+            self._update(flat, float(rate), None)
+        else:
+            self._choose_statistics(statistics, accepted)
+        self._count(accepted, running, finite, finite_loss, in_range)
+        number = self.config.batch_size
+        losses, correct = gradient.values[:4] * number, gradient.values[4:]
+        sums = torch.cat([losses, correct, correct.new_full((1,), number)])
+        self.sums.add_(torch.where(accepted, sums, 0))
+
+    def _update(self, flat: Tensor, rate: float | Tensor, accepted: Tensor | None) -> None:
+        """Move the weights and their average, where the step is accepted."""
+        gradients = _unflatten(flat, self.weights)
+        update_(self.weights, self.velocities, gradients, rate, self.config, accepted)
+        project_(self.optimizer.boxed, self.config.box_bound)
+        if self.moving_average is not None:
+            self.moving_average.update_(accepted)
+
+    def _choose_statistics(self, before: list[Tensor], accepted: Tensor) -> None:
+        """Put the statistics of the batch norms back, unless the step is accepted."""
+        for buffers, old in zip(self.statistics, before, strict=True):
+            chosen = torch.where(accepted, _flatten(buffers), old)
+            torch._foreach_copy_(buffers, _unflatten(chosen, buffers))
+
+    def _count(
+        self,
+        accepted: Tensor,
+        running: Tensor,
+        finite: Tensor,
+        finite_loss: Tensor,
+        in_range: Tensor | None,
+    ) -> None:
+        """Count what happened; note a failure from which the training cannot go on."""
+        counts = self.counts
+        if not self.gated and accepted and not self.loss_scale.active:
+            counts[Count.BATCH] += 1
+            counts[Count.NONFINITE_IN_ROW] = 0
+            return
+        skipped = running & ~finite
+        overflowed = torch.zeros_like(skipped)
+        exhausted = overflowed
+        if self.loss_scale.active:
+            # The scale can help a gradient only: a loss that is not finite is so at any scale.
+            overflowed = skipped & finite_loss
+            exhausted = self.loss_scale.update_(accepted=accepted, overflowed=overflowed)
+        skipped = skipped & ~overflowed
+        in_row = torch.where(accepted, 0, counts[Count.NONFINITE_IN_ROW] + skipped)
+        failed = skipped & (in_row > self.config.max_nonfinite_steps)
+        failure = counts[Count.FAILURE] + Failure.NOT_FINITE * failed
+        if in_range is not None:
+            failure = torch.where(failed & ~in_range, Failure.OUT_OF_RANGE, failure)
+        failure = torch.where(exhausted, Failure.SCALE_EXHAUSTED, failure)
+        counts.copy_(
+            torch.stack(
+                [
+                    counts[Count.BATCH] + (failure == Failure.NONE),
+                    in_row,
+                    counts[Count.NONFINITE] + skipped,
+                    counts[Count.OVERFLOW] + overflowed,
+                    failure,
+                ]
+            )
+        )
+
+    @contextmanager
+    def compiled(self, backend: str = "inductor") -> Iterator[None]:
+        """Within it the parts of a step run as compiled code, and blocks as fused kernels."""
+        # Dynamo cannot follow a hash of bytes; it depends on nothing but its arguments.
+        torch.compiler.assume_constant_result(stable_seed)  # type: ignore[no-untyped-call]
+        names = ["_prepare", "_measure"]
+        if len(self.weights) <= _MOST_COMPILED_WEIGHTS:
+            names += ["_regularization", "_apply"]
+        for name in names:  # an attribute of the instance hides the method
+            setattr(self, name, compile_function(getattr(self, name), backend))
+        try:
+            with compiled_network(self.network, backend):
+                yield
+        finally:
+            for name in names:
+                delattr(self, name)
+
+
+def _flatten(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def _unflatten(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    parts = torch.split(flat, [tensor.numel() for tensor in like])
+    return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]

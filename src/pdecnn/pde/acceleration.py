@@ -1,0 +1,75 @@
+"""How fast the steps of a block run, never what they compute.
+
+Within `accelerated` a step is compiled code, or fused kernels where these fit its layers; the
+operators of PyTorch, one by one, elsewhere.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+_backend: str | None = None
+_compiled: dict[tuple[object, str], Callable[..., Any]] = {}
+
+
+def is_accelerated() -> bool:
+    """Whether this happens within `accelerated`."""
+    return _backend is not None
+
+
+@contextmanager
+def accelerated(backend: str = "inductor") -> Iterator[None]:
+    """Within it blocks step by compiled code."""
+    global _backend
+    before, _backend = _backend, backend
+    try:
+        with ExitStack() as stack:
+            for settings in _compiler_settings():
+                stack.enter_context(settings)
+            yield
+    finally:
+        _backend = before
+
+
+def _compiler_settings() -> Iterator[AbstractContextManager[None]]:
+    from torch._dynamo import config as tracing
+    from torch._inductor import config as generation
+
+    # Each width and each network of a process has its own graph of the same function.
+    yield tracing.patch(recompile_limit=1000, accumulated_recompile_limit=100_000)
+    # Kernels chosen by rule, not by the clock: another process must get the same bits.
+    yield generation.patch(deterministic=True)
+
+
+def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    """The function as one graph for each shape of its arguments; a break in it is an error."""
+    compiled: Callable[..., Any] = torch.compile(
+        function, backend=backend, fullgraph=True, dynamic=False
+    )
+    return compiled
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, or its compiled form within `accelerated`."""
+    if _backend is None:
+        return function
+    key = (function, _backend)
+    if key not in _compiled:
+        _compiled[key] = compile_function(function, _backend)
+    return _compiled[key]
+
+
+@contextmanager
+def compiled_modules(modules: Iterable[nn.Module], backend: str) -> Iterator[None]:
+    """Within it calls of these modules run compiled."""
+    modules = list(modules)
+    for module in modules:
+        module.compile(backend=backend, fullgraph=True, dynamic=False)
+    try:
+        yield
+    finally:
+        for module in modules:
+            module._compiled_call_impl = None

@@ -1,0 +1,1 @@
+"""Kernels that compute on a GPU in few passes what the layers compute in many."""

@@ -1,0 +1,213 @@
+"""The step stays on the device and compiles whole: what capturing it on a GPU rests on."""
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.utils import counters
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.unit.learning.trainings import make_network, make_trainer, snapshot
+
+CASES = [
+    ("resnet", "stored"),
+    ("parabolic", "stored"),
+    ("parabolic", "checkpointed"),
+    ("hamiltonian", "stored"),
+    ("hamiltonian", "checkpointed"),
+    ("hamiltonian", "reversible"),
+    ("hamiltonian", "exact"),
+    ("second_order", "stored"),
+    ("second_order", "reversible"),
+    ("second_order", "exact"),
+]
+EVERYTHING = {
+    "accumulation": 2,
+    "average_decay": 0.9,
+    "clip_norm": 0.5,
+    "label_smoothing": 0.1,
+    "schedule": "cosine",
+    "learning_rates": (0.1,),
+    "phases": (1,),
+}
+# The parts of a step around its blocks: preparation, opening, two connectors, classifier, loss,
+# regulariser, update.
+NUM_STAGES = 8
+# Dynamo's own doing, which it hides, but not where warnings are errors.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated"),
+]
+every_case = pytest.mark.parametrize(("dynamics", "backprop"), CASES)
+
+
+class Operators(TorchDispatchMode):
+    """Counts the operators that run and refuses those that would wait for a GPU."""
+
+    waiting = ("_local_scalar_dense", "item", "nonzero", "masked_select", "is_nonzero", "equal")
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        assert name not in self.waiting, f"{name} waits for the device"
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def begun_trainer(dynamics, backprop, num_steps=3, **settings):
+    """A trainer whose step does what it does on a GPU."""
+    trainer = make_trainer(
+        make_network(dynamics, backprop=backprop, num_steps=num_steps), **settings
+    )
+    trainer._step.gated = True
+    trainer.begin_epoch()
+    return trainer
+
+
+@pytest.mark.parametrize("settings", [{}, EVERYTHING], ids=["recipe", "everything"])
+@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian"])
+def test_on_a_cpu_the_host_decides_and_the_training_is_the_same(dynamics, settings):
+    """Up to the order in which gradients are added."""
+    found = []
+    for gated in (False, True):
+        trainer = begun_trainer(dynamics, "stored", **settings)
+        trainer._step.gated = gated
+        for _ in range(3):
+            trainer.step()
+        trainer.synchronize()
+        found.append(snapshot(trainer))
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=2e-4, atol=2e-5, msg=name)
+
+
+@every_case
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_a_step_never_waits_for_the_device(dynamics, backprop, precision):
+    trainer = begun_trainer(dynamics, backprop, precision=precision, **EVERYTHING)
+    with Operators() as operators:
+        trainer.step()
+    assert operators.count > 100
+    trainer.synchronize()
+    assert trainer.progress.batch == 1
+
+
+def test_reading_a_number_would_be_noticed():
+    with pytest.raises(AssertionError, match="waits for the device"), Operators():
+        float(torch.ones(3).sum())
+
+
+QUICK = [("parabolic", "stored", False), ("hamiltonian", "reversible", True)]
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "backprop", "everything"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in ((*case, everything) for case in CASES for everything in (False, True))
+    ],
+)
+def test_a_compiled_step_is_the_eager_one(dynamics, backprop, everything):
+    """Traced and functionalised, each operator being torch's own: the bits must be the same."""
+    settings = EVERYTHING if everything else {}
+    eager, compiled = (begun_trainer(dynamics, backprop, **settings) for _ in range(2))
+    torch._dynamo.reset()
+    with compiled._step.compiled("aot_eager"):
+        for _ in range(3):
+            compiled.step()
+    for _ in range(3):
+        eager.step()
+    for trainer in (eager, compiled):
+        trainer.synchronize()
+    assert compiled.progress == eager.progress
+    assert compiled.progress.batch == 3
+    expected = snapshot(eager)
+    for name, tensor in snapshot(compiled).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "backprop", "num_graphs"),
+    [
+        # Each of two widths has its graphs of start, step and finish; the steps share one.
+        ("parabolic", "stored", NUM_STAGES + 6),
+        pytest.param("hamiltonian", "stored", NUM_STAGES + 6, marks=pytest.mark.slow),
+        pytest.param("resnet", "stored", NUM_STAGES + 6, marks=pytest.mark.slow),
+        # The wave's first step starts from a velocity without gradient.
+        pytest.param("second_order", "stored", NUM_STAGES + 8, marks=pytest.mark.slow),
+        # Forward, and the increments again on the way back.
+        pytest.param("hamiltonian", "reversible", NUM_STAGES + 12, marks=pytest.mark.slow),
+        pytest.param("second_order", "reversible", NUM_STAGES + 10, marks=pytest.mark.slow),
+        # Recomputation must meet the kernels of the forward pass: only start and finish.
+        pytest.param("hamiltonian", "exact", NUM_STAGES + 4, marks=pytest.mark.slow),
+    ],
+)
+def test_the_number_of_graphs_does_not_grow_with_the_steps(dynamics, backprop, num_graphs):
+    """Nor does any of them break: `fullgraph` makes a break an error."""
+    found = []
+    for num_steps in (2, 5):
+        torch._dynamo.reset()
+        counters.clear()
+        counter = CompileCounterWithBackend("aot_eager")
+        trainer = begun_trainer(dynamics, backprop, num_steps=num_steps)
+        with trainer._step.compiled(counter):
+            trainer.step()
+            trainer.step()
+        assert not counters["graph_break"]
+        found.append(counter.frame_count)
+    assert found == [num_graphs, num_graphs]
+
+
+@pytest.mark.slow
+def test_several_trainings_of_a_process_do_not_mix():
+    """Compiled code is shared by all networks of one kind."""
+    trainers = [
+        [make_trainer(make_network("hamiltonian", seed=seed), **EVERYTHING) for seed in (0, 1)]
+        for _ in range(2)
+    ]
+    torch._dynamo.reset()
+    for compiled, eager in zip(*trainers, strict=True):
+        for trainer in (compiled, eager):
+            trainer._step.gated = True
+            trainer.begin_epoch()
+        with compiled._step.compiled("aot_eager"):
+            compiled.step()
+            compiled.step()
+        eager.step()
+        eager.step()
+    for compiled, eager in zip(*trainers, strict=True):
+        expected = snapshot(eager)
+        for name, tensor in snapshot(compiled).items():
+            assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_training_is_plain_again_after_compiling():
+    trainer = begun_trainer("hamiltonian", "stored")
+    torch._dynamo.reset()
+    with trainer._step.compiled("aot_eager"):
+        trainer.step()
+    counters.clear()
+    counter = CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    trainer.step()
+    assert counter.frame_count == 0
+    assert not counters["frames"]
+    assert all(part._compiled_call_impl is None for part in trainer.network.modules())
+
+
+def test_a_failed_training_stands_still():
+    """Steps launched before the failure is seen change nothing, wherever they were launched."""
+    trainer = begun_trainer("parabolic", "stored")
+    trainer.step()
+    with torch.no_grad():
+        trainer.network.classifier.bias[0] = float("nan")
+    before = snapshot(trainer)
+    for _ in range(2):
+        trainer.step()
+    after = snapshot(trainer)
+    assert all(torch.equal(after[k].nan_to_num(7), before[k].nan_to_num(7)) for k in before)
+    assert trainer._step.counts.tolist() == [1, 1, 1, 0, 1]
+    with pytest.raises(Exception, match="step 2 "):
+        trainer.synchronize()
+    assert (trainer.progress.batch, trainer.progress.step) == (1, 1)

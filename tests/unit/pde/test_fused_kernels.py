@@ -1,0 +1,536 @@
+"""The fused kernels against plain PyTorch with the same roundings: values, gradients, the way back.
+
+Without a GPU the kernels run in Triton's interpreter, which takes over a whole process. The
+functions named check_* are the tests for it: `test_in_the_interpreter` runs them in a process of
+their own.
+"""
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pdecnn.pde import Activation, Convolution, ResidualLayer, SymmetricLayer
+from pdecnn.pde.activations import RELU
+from pdecnn.pde.kernels import symmetric_shear as fused
+from tests.blocks import randomize_, relative_error
+
+FACTOR = -0.35
+GRID_SCALE = 2.0**12
+DTYPES = pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16], ids=str)
+# (channels, images, height, width); blocks of pixels begin and end within images and rows.
+SHAPES = [
+    (8, 2, 1, 9),
+    (8, 3, 6, 1),
+    (16, 2, 9, 4),
+    (24, 2, 3, 5),
+    (56, 1, 5, 5),
+    (112, 1, 3, 4),
+]
+SHAPES_ON_GPU = [(16, 9, 32, 32), (32, 9, 16, 16), (56, 33, 8, 8), (64, 5, 15, 17), (112, 33, 8, 8)]
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+some_shapes = pytest.mark.parametrize("shape", SHAPES[1:4:2], ids=str)
+NAMES = ("source", "stencil", "scale", "bias")
+
+
+def rounded(values, compute):
+    """`values` as they are stored, differentiated straight through."""
+    return values + (values.to(compute).to(values.dtype) - values).detach()
+
+
+def twin_activate(hidden, scale, bias, epsilon):
+    """a = relu(N(u))."""
+    inverse_norm = torch.rsqrt(hidden.square().sum(1, keepdim=True) + epsilon)
+    return torch.relu(hidden * inverse_norm * scale.view(-1, 1, 1) + bias.view(-1, 1, 1))
+
+
+def twin_increment(source, stencil, scale, bias, epsilon, compute):
+    """FACTOR F(source), rounded wherever the kernels round."""
+    stencil = rounded(stencil, compute)
+    hidden = rounded(functional.conv2d(rounded(source, compute), stencil, padding=1), compute)
+    activated = rounded(twin_activate(hidden, scale, bias, epsilon), compute)
+    return -FACTOR * functional.conv_transpose2d(activated, stencil, padding=1)
+
+
+class Case:
+    """A layer with random weights, a target and a source, and what the kernels make of them."""
+
+    def __init__(self, shape, compute=torch.bfloat16, *, device="cpu", grid_scale=None):
+        channels, images, height, width = shape
+        self.compute, self.grid_scale = compute, grid_scale
+        self.layer = randomize_(SymmetricLayer(channels), channels).to(device)
+        self.epsilon = self.layer.normalization.epsilon
+        affine = self.layer.normalization.affine
+        stencil = self.layer.convolution.stencil.detach()
+        self.weights = fused.Weights(
+            self.stored(stencil), affine.scale.detach(), affine.bias.detach(), self.epsilon
+        )
+        target, source, gradient, self.source_gradient = (
+            self.draw((images, channels, height, width), seed, device) for seed in range(4)
+        )
+        if grid_scale is not None:
+            target = (target * grid_scale).round() / grid_scale
+        self.target = target
+        self.source, self.gradient = self.stored(source), self.stored(gradient)
+
+    def stored(self, values):
+        return values.to(self.compute).contiguous(memory_format=torch.channels_last)
+
+    @staticmethod
+    def draw(shape, seed, device):
+        values = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        return values.to(device).contiguous(memory_format=torch.channels_last)
+
+    @property
+    def leaves(self):
+        """What a shear is differentiated by, in float64."""
+        values = (self.source, *self.weights[:3])
+        return {
+            name: value.double().requires_grad_() for name, value in zip(NAMES, values, strict=True)
+        }
+
+    def activate(self, *, keep=False):
+        return fused.activate(self.source, self.weights, keep=keep)
+
+    def add(self, activated, **options):
+        return fused.add_adjoint(
+            self.target,
+            activated,
+            self.weights.stencil,
+            -FACTOR,
+            grid_scale=self.grid_scale,
+            **options,
+        )
+
+    def shear(self):
+        return self.add(self.activate().activated).value
+
+    def hidden_gradient(self, saved=None):
+        source = self.source if saved is None else None
+        return fused.hidden_gradient(
+            self.gradient, self.weights, FACTOR, saved=saved, source=source
+        )
+
+    def undo(self, after, found, **options):
+        return fused.undo_add_adjoint(
+            after,
+            found.activated,
+            self.source_gradient,
+            found.gradient,
+            self.weights.stencil,
+            FACTOR,
+            grid_scale=self.grid_scale,
+            **options,
+        )
+
+    def weight_gradients(self, found):
+        """Those of the stencil, of the scale and of the bias."""
+        shape = fused.stencil_gradient_shape(self.source)
+        parts = torch.empty(shape, device=self.source.device)
+        fused.stencil_gradient_parts(
+            found.gradient, self.source, found.activated, self.gradient, FACTOR, out=parts
+        )
+        scale, bias = found.partial_sums.sum(0)
+        return parts.sum(0).permute(0, 3, 1, 2), scale, bias
+
+    def kept(self):
+        """The outcome and all gradients from what was kept."""
+        saved = self.activate(keep=True)
+        after = self.add(saved.activated).value
+        found = self.hidden_gradient(saved)
+        source = fused.add_adjoint(
+            self.source_gradient, found.gradient, self.weights.stencil, 1.0
+        ).value
+        return after, source, *self.weight_gradients(found)
+
+    def undone(self):
+        """The outcome, the target before it, and all gradients on the way back."""
+        after = self.shear()
+        found = self.hidden_gradient()
+        before, source = self.undo(after, found)
+        return after, before.value, source.value, *self.weight_gradients(found)
+
+    def twin(self):
+        """The outcome and all gradients by autograd in float64."""
+        leaves = self.leaves
+        increment = twin_increment(*leaves.values(), self.epsilon, self.compute)
+        found = torch.autograd.grad(increment, tuple(leaves.values()), self.gradient.double())
+        return self.target + increment.detach(), found[0] + self.source_gradient, *found[1:]
+
+
+def assert_near(found, expected, tolerance, name=""):
+    assert found.shape == expected.shape, name
+    assert found.dtype == torch.float32, name
+    error = relative_error(found, expected.detach())
+    assert error <= tolerance, f"{name}: relative error {error}"
+
+
+def assert_all_near(found, expected, tolerance):
+    """Outcomes and gradients of a shear."""
+    for name, *pair in zip(("outcome", *NAMES), found, expected, strict=True):
+        assert_near(*pair, tolerance, name)
+
+
+def assert_all_equal(found, expected):
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def assert_stored(found, exact, compute):
+    """`found` is `exact` in float32, or rounded to bfloat16 but for another order of sums."""
+    assert found.dtype == compute
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    narrow = compute == torch.bfloat16
+    exact = exact.detach()
+    assert relative_error(found, exact) <= (3e-3 if narrow else 1e-6)
+    assert relative_error(found, exact.to(compute)) <= (1e-3 if narrow else 1e-6)
+
+
+@contextmanager
+def poisoned_memory():
+    """Fill whatever torch.empty returns with NaN: an element nobody writes is then found."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(2, 3, 4, 5, memory_format=torch.channels_last).isnan().all()
+        assert torch.ones(()).new_empty(5).isnan().all()
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def _poison():
+    with poisoned_memory():
+        yield
+
+
+@pytest.fixture
+def _large_blocks(monkeypatch):
+    """The interpreter counts its instructions, whatever their size."""
+    use_blocks(monkeypatch, 64, 256, 1)
+
+
+def use_blocks(monkeypatch, pixels, width, num_programs):
+    monkeypatch.setattr(fused, "choose_blocks", lambda *_: fused.Blocks(pixels, width, 4, 3))
+    monkeypatch.setattr(fused, "_NUM_PROGRAMS", defaultdict(lambda: num_programs))
+
+
+poisoned = pytest.mark.usefixtures("_poison", "_large_blocks")
+
+
+@poisoned
+@pytest.mark.parametrize(
+    ("shape", "compute"),
+    [*((shape, torch.float32) for shape in SHAPES), *((s, torch.bfloat16) for s in SHAPES[1:4])],
+    ids=str,
+)
+def check_each_kernel_equals_its_twin(shape, compute):
+    """Each on the very numbers the one before has left."""
+    case = Case(shape, compute)
+    source, stencil, scale, bias = case.leaves.values()
+    activated, hidden = saved = case.activate(keep=True)
+    exact = functional.conv2d(source, stencil, padding=1)
+    assert_stored(hidden, exact, compute)
+    leaf = hidden.detach().double().requires_grad_()
+    exact = twin_activate(leaf, scale, bias, case.epsilon)
+    assert_stored(activated, exact, compute)
+    again = case.activate()
+    assert again.hidden is None
+    assert torch.equal(again.activated, activated)
+
+    after = case.add(activated)
+    assert after.copy is None
+    assert after.value.is_contiguous(memory_format=torch.channels_last)
+    product = functional.conv_transpose2d(activated.double(), stencil, padding=1)
+    assert_near(after.value - case.target, -FACTOR * product, 2e-6)
+
+    output = -FACTOR * functional.conv_transpose2d(exact, stencil, padding=1)
+    expected = torch.autograd.grad(output, (leaf, scale, bias), case.gradient.double())
+    found = case.hidden_gradient(saved)
+    assert_stored(found.gradient, expected[0], compute)
+    assert found.activated is activated
+    for sums, exact in zip(found.partial_sums.sum(0), expected[1:], strict=True):
+        assert_near(sums, exact, 2e-6)
+    assert_all_equal(case.hidden_gradient(), found)
+
+    # Where the stencil stands: <gu, K x> - f <a, K G>.
+    both = [
+        (functional.conv2d(features.double(), stencil, padding=1) * factor.double()).sum()
+        for features, factor in ((case.source, found.gradient), (case.gradient, activated))
+    ]
+    (expected,) = torch.autograd.grad(both[0] - FACTOR * both[1], stencil)
+    assert_near(case.weight_gradients(found)[0], expected, 2e-6)
+
+
+@poisoned
+@some_shapes
+@DTYPES
+def check_a_shear_and_its_gradient_are_those_of_the_twin(shape, compute):
+    case = Case(shape, compute)
+    kept, expected = case.kept(), case.twin()
+    assert_all_near(kept, expected, 1e-5 if compute == torch.float32 else 1e-2)
+    after, before, *undone = case.undone()
+    assert_near(before, case.target, 1e-6)
+    assert_all_equal((after, *undone), kept)
+    with torch.no_grad():
+        plain = FACTOR * case.layer(case.source.float())
+    assert_near(after - case.target, plain, 1e-5 if compute == torch.float32 else 2e-2)
+
+
+@poisoned
+@every_shape
+def check_operands_that_need_no_rounding_give_exact_products(shape):
+    case = Case(shape)
+    stencil = case.stored(torch.randint(-2, 3, case.weights.stencil.shape))
+    source = case.stored(torch.randint(-3, 4, case.source.shape))
+    weights = case.weights._replace(stencil=stencil)
+    exact = functional.conv2d(source.double(), stencil.double(), padding=1)
+    hidden = fused.activate(source, weights, keep=True).hidden
+    assert torch.equal(hidden, exact.bfloat16())
+    found = fused.add_adjoint(case.target, source, stencil, 0.5).value
+    exact = functional.conv_transpose2d(source.double(), stencil.double(), padding=1)
+    assert torch.equal(found, case.target + 0.5 * exact.float())
+
+
+@poisoned
+@some_shapes
+def check_undoing_on_the_grid_is_exact(shape):
+    case = Case(shape, grid_scale=GRID_SCALE)
+    after, before, *_ = case.undone()
+    assert not torch.equal(after, case.target)
+    assert torch.equal(after, (after * GRID_SCALE).round() / GRID_SCALE)
+    assert torch.equal(before, case.target)
+
+
+@poisoned
+def check_the_rounding_is_that_of_torch():
+    """Ties, signs and numbers too large to have a fraction."""
+    stencil = torch.zeros(8, 8, 3, 3)
+    stencil[range(8), range(8), 1, 1] = 1
+    eighths = torch.arange(-200, 200) / 8
+    large = 2.0 ** torch.arange(18, 26)
+    large = torch.cat([large + offset for offset in (-0.5, -0.125, 0, 0.125, 0.375, 0.5)])
+    values = torch.cat([eighths, large, -large])
+    values = functional.pad(values, (0, -len(values) % 8)).view(1, 8, 1, -1)
+    values, stencil = (
+        each.contiguous(memory_format=torch.channels_last) for each in (values, stencil)
+    )
+    nothing = torch.zeros_like(values)
+    found = fused.add_adjoint(nothing, values, stencil, 1.0, grid_scale=4.0).value
+    assert torch.equal(found, (values * 4).round() / 4)
+
+
+@pytest.mark.usefixtures("_poison")
+@pytest.mark.parametrize("channels", [16, 56, 112])
+def check_the_blocks_in_use(channels):
+    case = Case((channels, 1, 3, 4), grid_scale=GRID_SCALE)
+    after, before, *undone = case.undone()
+    assert torch.equal(before, case.target)
+    expected = case.twin()
+    assert_near(after, expected[0], 1e-3)
+    for name, *pair in zip(NAMES, undone, expected[1:], strict=True):
+        assert_near(*pair, 1e-2, name)
+
+
+@poisoned
+@pytest.mark.parametrize(
+    ("channels", "blocks", "num_programs"),
+    [(16, (16, 16), 1), (16, (32, 64), 999), (24, (16, 128), 4), (24, (32, 32), 20)],
+)
+def check_blocks_of_any_size(channels, blocks, num_programs, monkeypatch):
+    use_blocks(monkeypatch, *blocks, num_programs)
+    case = Case((channels, 2, 3, 6), torch.float32)
+    after, _, *undone = case.undone()
+    assert_all_near((after, *undone), case.twin(), 1e-5)
+
+
+@poisoned
+def check_copies_are_the_rounded_values():
+    case = Case((24, 2, 3, 5), grid_scale=GRID_SCALE)
+    after = case.add(case.activate().activated, copy=True)
+    assert torch.equal(after.value, case.shear())
+    assert torch.equal(after.copy, after.value.bfloat16())
+    found = case.hidden_gradient()
+    alone = case.undo(after.value, found)
+    for wanted in ((True, True), (True, False), (False, True)):
+        for each, bare, copied in zip(
+            case.undo(after.value, found, copies=wanted), alone, wanted, strict=True
+        ):
+            assert bare.copy is None
+            assert torch.equal(each.value, bare.value)
+            assert torch.equal(each.copy, each.value.bfloat16()) if copied else each.copy is None
+
+
+@poisoned
+def check_what_is_not_a_number_stays_so():
+    assert_nan_reaches_its_neighbours(Case((8, 2, 4, 4)))
+
+
+def assert_nan_reaches_its_neighbours(case):
+    case.source[1, 3, 0, 0] = float("nan")
+    lost = case.shear().isnan()
+    # K reaches one pixel and K^T another one.
+    assert lost[1, :, :3, :3].all()
+    assert int(lost.sum()) == 9 * case.source.shape[1]
+
+
+def check_what_fits():
+    features = torch.zeros(2, 16, 4, 4)
+    assert fused.fits(SymmetricLayer(16), features)
+    assert fused.fits(
+        SymmetricLayer(16, activation=Activation(name="relu", function=torch.relu)), features
+    )
+    assert fused.fits(SymmetricLayer(16, epsilon=1e-2), features)
+    assert fused.fits(SymmetricLayer(128), torch.zeros(2, 128, 4, 4))
+
+
+def hooked(layer):
+    layer.convolution.register_forward_hook(lambda *_: None)
+    return layer
+
+
+def parametrized(layer):
+    torch.nn.utils.parametrize.register_parametrization(
+        layer.convolution, "stencil", torch.nn.Identity()
+    )
+    return layer
+
+
+class OtherLayer(SymmetricLayer):
+    def forward(self, features):
+        return 2 * super().forward(features)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ResidualLayer(16),
+        lambda: OtherLayer(16),
+        lambda: SymmetricLayer(16, hidden_channels=8),
+        lambda: SymmetricLayer(16, stencil_size=5),
+        lambda: SymmetricLayer(16, stencil_size=(3, 1)),
+        lambda: SymmetricLayer(16, dimension=1),
+        lambda: SymmetricLayer(16, activation="tanh"),
+        lambda: SymmetricLayer(16, activation=Activation(name="relu", function=torch.tanh)),
+        lambda: SymmetricLayer(16, normalization="none"),
+        lambda: SymmetricLayer(16, normalization="batch"),
+        lambda: SymmetricLayer(16, affine=False),
+        lambda: SymmetricLayer(16).double(),
+        lambda: SymmetricLayer(16).bfloat16(),
+        lambda: SymmetricLayer(16).to("meta"),
+        lambda: SymmetricLayer(12),
+        lambda: SymmetricLayer(136),
+        lambda: hooked(SymmetricLayer(16)),
+        lambda: parametrized(SymmetricLayer(16)),
+        lambda: Convolution(16, 16),
+    ],
+)
+def check_which_layers_do_not_fit(make):
+    layer = make()
+    channels = getattr(layer, "channels", 16)
+    assert not fused.fits(layer, torch.zeros(2, channels, 4, 4))
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        torch.zeros(2, 16, 4, 4, dtype=torch.float64),
+        torch.zeros(2, 16, 4, 4, dtype=torch.bfloat16),
+        torch.zeros(2, 16, 4),
+        torch.zeros(0, 16, 4, 4),
+        torch.zeros(2, 16, 4, 4, device="meta"),
+    ],
+)
+def check_which_features_do_not_fit(features):
+    assert not fused.fits(SymmetricLayer(16), features)
+
+
+def test_in_the_interpreter():
+    if find_spec("triton") is None:
+        pytest.skip("needs triton: pip install triton")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", __file__]
+    done = subprocess.run(
+        [*command, "-o", "python_functions=check_*"],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_nothing_fits_on_a_cpu():
+    assert RELU.function is torch.relu
+    assert not fused.fits(SymmetricLayer(16), torch.zeros(2, 16, 4, 4))
+
+
+def test_triton_is_imported_by_the_kernels_only():
+    code = (
+        "import sys, torch, pdecnn; from pdecnn.pde.kernels import symmetric_shear as fused; "
+        "fused.fits(pdecnn.pde.SymmetricLayer(16), torch.zeros(2, 16, 4, 4)); "
+        "print('triton' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES_ON_GPU, ids=str)
+class TestOnAGpu:
+    @pytest.fixture(autouse=True)
+    def _needs_a_gpu(self):
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+    def test_values_and_gradients_are_those_of_the_twin(self, shape):
+        case = Case(shape, device="cuda")
+        assert fused.fits(case.layer, case.source.float())
+        with poisoned_memory():
+            kept, again = case.kept(), case.kept()
+            after, before, *undone = case.undone()
+        expected = case.twin()
+        assert_near(kept[0] - case.target, expected[0] - case.target, 2e-3)
+        assert_all_near(kept, expected, 1e-2)
+        assert_all_near((after, *undone), expected, 1e-2)
+        assert_all_equal(again, kept)
+        assert_near(before, case.target, 1e-6)
+
+    def test_what_is_computed_again_has_the_same_bits(self, shape):
+        """With the blocks of the first time, as a grid has it."""
+        case = Case(shape, device="cuda", grid_scale=GRID_SCALE)
+        blocks = fused.choose_blocks("activate", shape[0])
+        with poisoned_memory():
+            after, before, *_ = case.undone()
+            saved = fused.activate(case.source, case.weights, keep=True, blocks=blocks)
+            first = fused.hidden_gradient(
+                case.gradient, case.weights, FACTOR, saved=saved, blocks=blocks
+            )
+            again = case.hidden_gradient()
+        assert not torch.equal(after, case.target)
+        assert torch.equal(before, case.target)
+        assert torch.equal(case.activate().activated, saved.activated)
+        assert_all_equal(again, first)
+
+    def test_a_replayed_graph_gives_the_same_bits(self, shape):
+        case = Case(shape, device="cuda", grid_scale=GRID_SCALE)
+
+        def run():
+            return *case.kept(), *case.undone()
+
+        expected = run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = run()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_all_equal(found, expected)
+
+    def test_what_is_not_a_number_stays_so(self, shape):
+        assert_nan_reaches_its_neighbours(Case(shape, device="cuda"))
