@@ -18,6 +18,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     DivergedError: 4,
     CheckpointError: 5,
 }
+FAILED_RUNS = 1
 
 app = typer.Typer(
     name="pdecnn",
@@ -31,6 +32,10 @@ app = typer.Typer(
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="The folder that holds the data set.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 WeightsOption = Annotated[str, typer.Option("--weights", help="best or last.")]
@@ -71,10 +76,7 @@ def train(
         typer.Option("--output", metavar="RUN", help="The run directory; fresh in runs/ if none."),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Drives everything random.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
-    ] = None,
+    settings: SetOption = None,
     initial: Annotated[
         Path | None,
         typer.Option("--from", metavar="RUN|FOLDER", help="Start from these weights."),
@@ -109,13 +111,13 @@ def train(
 def evaluate(
     run: RunArgument,
     data: DataOption = None,
-    split: Annotated[str, typer.Option("--split", help="test or validation.")] = "test",
+    split: Annotated[str, typer.Option("--split", help="test, validation or train.")] = "test",
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure a run on its test or validation images; JSON on stdout."""
+    """Measure a run on images of its data set; JSON on stdout."""
     del debug
     from pdecnn import experiments
 
@@ -149,6 +151,84 @@ def predict(
 
 
 @app.command()
+def reproduce(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", help="table1, figure1, ... figure4, or all."),
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="The folder that holds the data sets."),
+    ] = None,
+    datasets: Annotated[
+        list[str] | None,
+        typer.Option("--datasets", metavar="NAMES", help="Of stl10,cifar10,cifar100; all if none."),
+    ] = None,
+    dynamics: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dynamics",
+            metavar="NAMES",
+            help="Of parabolic,hamiltonian,second_order,resnet,resnet_narrow; all if none.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="How many seeds; 3, or 2 with --quick.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="DIR", help="reproduction if none, or reproduction-quick."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="All of it on digits in two minutes; needs no data.")
+    ] = False,
+    settings: SetOption = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", help="Runs at a time; 3 on cuda, else 1.")
+    ] = None,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Rebuild the paper's tables and figures from the data."""
+    del debug
+    from pdecnn import reports
+    from pdecnn.experiments import Listener
+    from pdecnn.experiments.paper import make_plan
+    from pdecnn.experiments.queue import run_queue
+    from pdecnn.experiments.settings import parse_assignment
+    from pdecnn.reports.console import ConsoleListener
+
+    plan = make_plan(
+        target,
+        data=data,
+        datasets=_names(datasets),
+        dynamics=_names(dynamics),
+        num_seeds=seeds,
+        quick=quick,
+        settings=dict(parse_assignment(text) for text in settings or []),
+    )
+    output = output or Path("reproduction-quick" if quick else "reproduction")
+    listener = Listener() if quiet else ConsoleListener(to_stderr=as_json)
+    for note in plan.notes:
+        listener.note(note)
+    failures = run_queue(
+        plan.runs, output / "runs", device=device, num_parallel=jobs, listener=listener
+    )
+    files = reports.draw_paper(plan, output, failures)
+    listener.note(f"in {output}: {', '.join(path.name for path in files)}")
+    if as_json:
+        _print_json({"files": [str(path) for path in files], "failures": failures})
+    for name, failure in failures.items():
+        print(f"pdecnn: {name} failed: {failure}", file=sys.stderr)
+    if failures:
+        raise typer.Exit(FAILED_RUNS)
+
+
+@app.command()
 def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     """List the recipes that `train` takes."""
     del debug
@@ -176,6 +256,46 @@ def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     from pdecnn.reports.console import print_models
 
     print_models(counts)
+
+
+def _names(texts: list[str] | None) -> list[str]:
+    """'a,b' and repeated options alike."""
+    return [name.strip() for text in texts or [] for name in text.split(",") if name.strip()]
+
+
+@app.command()
+def bench(
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="PART", help="steps, digits, depth, large or compile."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Write speed.md, speed.json and a figure."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Tiny sizes, to see in seconds whether it runs.")
+    ] = False,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure speed and memory beside plain torch."""
+    del debug
+    from pdecnn.experiments.bench import run_bench
+    from pdecnn.reports.bench import print_bench, write_bench
+
+    result = run_bench(
+        only or [],
+        device=device,
+        quick=quick,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+        on_part=lambda result: None if output is None else write_bench(result, output),
+    )
+    if as_json:
+        _print_json(result)
+    else:
+        print_bench(result)
 
 
 def _print_json(value: Any, indent: int | None = None) -> None:

@@ -12,13 +12,20 @@ COMMANDS = {
     """,
     "evaluate": "RUN --data DIR --split VALUE --weights VALUE --device VALUE --json --debug",
     "predict": "RUN IMAGE... --top VALUE --weights VALUE --device VALUE --json --debug",
+    "reproduce": """
+        TARGET --data DIR --datasets NAMES... --dynamics NAMES... --seeds VALUE --output DIR
+        --quick --set KEY=VALUE... --jobs VALUE --device VALUE --quiet --json --debug
+    """,
     "recipes": "--json --debug",
     "models": "--json --debug",
+    "bench": "--only PART... --output DIR --quick --device VALUE --json --debug",
 }
 DEFAULTS = {
     "train": {"device": "auto"},
     "evaluate": {"split": "test", "weights": "best", "device": "auto"},
     "predict": {"top": 3, "weights": "best", "device": "auto"},
+    "reproduce": {"device": "auto"},
+    "bench": {"device": "auto"},
 }
 
 

@@ -17,7 +17,7 @@ from pdecnn import cli
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.experiments import tensorboard
 from pdecnn.experiments.signals import Interrupted
-from pdecnn.learning.trainer import Trainer
+from pdecnn.learning.step import TrainingStep
 from pdecnn.reports.console import ConsoleListener
 from tests.runs import call, fingerprint, modification_times, small_config, small_options
 
@@ -217,15 +217,15 @@ def test_skipped_steps_are_shown_on_a_terminal_too(tmp_path):
     screen = io.StringIO()
     listener = ConsoleListener()
     listener.console = Console(file=screen, force_terminal=True, highlight=False)
-    original, count = Trainer._gradient, itertools.count()
+    original, count = TrainingStep._gradient, itertools.count()
 
-    def gradient(self, indices):
-        total, sums = original(self, indices)
-        return (total * float("nan") if next(count) == 3 else total), sums
+    def gradient(self, batch):
+        found = original(self, batch)
+        return found._replace(values=found.values * float("nan")) if next(count) == 3 else found
 
     config = small_config(training__epochs=1, data__fraction=0.1, training__max_nonfinite_steps=1)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(Trainer, "_gradient", gradient)
+        monkeypatch.setattr(TrainingStep, "_gradient", gradient)
         pdecnn.train(config, output=tmp_path / "run", listener=listener)
     assert "epoch 1: 1 steps skipped so far" in screen.getvalue()
 
@@ -307,7 +307,7 @@ def test_version_and_help(run_command):
     assert run_command("--version").stdout == f"pdecnn {pdecnn.__version__}\n"
     done = run_command("--help")
     assert done.code == 0
-    for name in ("train", "evaluate", "predict", "recipes", "models"):
+    for name in ("train", "evaluate", "predict", "reproduce", "recipes", "models"):
         assert name in done.stdout
         assert run_command(name, "--help").code == 0
     # No summary of a command is cut off.

@@ -1,0 +1,4 @@
+"""`pdecnn bench`: speed and memory, beside plain torch and the ceilings of the machine."""
+
+from pdecnn.experiments.bench.suite import PARTS as PARTS
+from pdecnn.experiments.bench.suite import run_bench as run_bench

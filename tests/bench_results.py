@@ -1,0 +1,132 @@
+"""A result of `pdecnn bench` as a GPU might give it, made up, with a depth that does not fit."""
+
+from pdecnn.pde.backprop import BACKPROP_MODES
+
+ENVIRONMENT = {
+    "date": "2026-11-20T10:00:00+00:00",
+    "versions": {"python": "3.12.3", "torch": "2.11.0", "cuda": "13.0", "cudnn": 91900},
+    "hardware": {
+        "processor": "A processor",
+        "cpu_cores": 16,
+        "threads": 16,
+        "gpu": "A graphics card",
+        "gpu_bytes": 150_000_000_000,
+    },
+    "commit": "0123456789abcdef",
+}
+
+
+def make_time(median, spread=0.02):
+    return {
+        "median_seconds": median,
+        "lowest_seconds": median * (1 - spread),
+        "highest_seconds": median * (1 + 2 * spread),
+        "repeats": 3,
+        "calls_per_repeat": 10,
+        "seconds": [median * (1 - spread), median, median * (1 + 2 * spread)],
+    }
+
+
+def make_part(**values):
+    return {"version": "GPU version", "environment": ENVIRONMENT, "repeats": 3, **values}
+
+
+def make_steps():
+    def row(network, variant, seconds, moved_bytes=None):
+        return {
+            "network": network,
+            "variant": variant,
+            "batch_size": 125,
+            "time": make_time(seconds),
+            "images_per_second": 125 / seconds,
+            "flops": 121_443_000_000,
+            "minimum_bytes": 1_150_000_000,
+            "moved_bytes": moved_bytes,
+            "floor_seconds": 0.0003,
+            "roofline_fraction": 0.0003 / seconds,
+            "notes": [],
+        }
+
+    return make_part(
+        precision="bfloat16",
+        roofline={
+            "copy": {"bytes_read_and_written": 4 * 10**9, "time": make_time(0.001)},
+            "matrix": {"size": 8192, "dtype": "bfloat16", "time": make_time(0.0015)},
+        },
+        rows=[
+            row("parabolic_cifar10", "captured", 0.00125),
+            row("parabolic_cifar10", "plain", 0.005, moved_bytes=5_000_000_000),
+            row("ResNet-20", "plain", 0.006, moved_bytes=2_000_000_000),
+        ],
+    )
+
+
+def make_depth(depths=(3, 10, 30, 100, 300, 1000)):
+    growth = {"stored": 1.0, "checkpointed": 0.5, "reversible": 0.0, "exact": 0.0}
+    cost = {"stored": 1.0, "checkpointed": 1.3, "reversible": 1.35, "exact": 1.45}
+    rows = []
+    for dynamics in ("hamiltonian", "second_order"):
+        for num_steps in depths:
+            for captured in (False, True) if num_steps in (3, 30, 100) else (False,):
+                for mode in BACKPROP_MODES:
+                    fits = (mode, num_steps) != ("stored", 1000)
+                    seconds = cost[mode] * num_steps * (1e-4 if captured else 5e-4) + 1e-3
+                    rows.append(
+                        {
+                            "dynamics": dynamics,
+                            "num_steps": num_steps,
+                            "backprop": mode,
+                            "captured": captured,
+                            "activation_bytes": (
+                                int(1.5e8 * num_steps ** growth[mode]) if fits else None
+                            ),
+                            "weight_bytes": 37_000 * num_steps,
+                            "time": make_time(seconds) if fits else None,
+                            "ratio_to_stored": cost[mode] if num_steps < 1000 else None,
+                            "notes": [],
+                        }
+                    )
+    return make_part(channels=32, batch_size=125, image_size=32, memory="peak", rows=rows)
+
+
+def make_large():
+    row = {"size": [2048, 2048], "num_steps": 3, "notes": []}
+    return make_part(
+        channels=[32, 64, 112, 112],
+        memory="peak",
+        rows=[
+            row | {"backprop": "stored", "activation_bytes": None, "time": None},
+            row
+            | {
+                "backprop": "reversible",
+                "activation_bytes": 5_000_000_000,
+                "time": make_time(0.1234),
+            },
+        ],
+    )
+
+
+def make_digits():
+    row = {
+        "network": "parabolic_digits",
+        "time": make_time(0.0102),
+        "plain_time": make_time(0.01),
+        "ratio": 1.02,
+    }
+    return make_part(batch_size=32, threads=1, rows=[row])
+
+
+def make_compile():
+    row = {"network": "parabolic_cifar10", "cold_seconds": 41.23, "cached_seconds": 9.87}
+    return make_part(batch_size=125, rows=[row])
+
+
+def make_result():
+    parts = {
+        "steps": make_steps(),
+        "digits": make_digits(),
+        "depth": make_depth(),
+        "large": make_large(),
+        "compile": make_compile(),
+    }
+    return {"format_version": 1, "parts": parts}

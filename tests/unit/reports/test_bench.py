@@ -1,0 +1,172 @@
+"""What `pdecnn bench` shows and writes."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from pdecnn.errors import DataError
+from pdecnn.reports.bench import bench_page, print_bench, write_bench
+from pdecnn.reports.bench_figure import draw_depth
+from pdecnn.reports.bench_tables import bench_tables, describe_part
+from tests.bench_results import make_depth, make_result, make_steps
+
+
+def table_of(name, part, number=0):
+    table = bench_tables(name, part)[number]
+    assert all(len(row) == len(table.header) for row in table.rows)
+    return table
+
+
+def test_a_part_says_hardware_versions_date_and_commit():
+    described = describe_part(make_steps())
+    for word in (
+        "GPU version. Medians of 3 repeats.",
+        "A graphics card with 150 GB",
+        "16 cores",
+        "torch 2.11.0, CUDA 13.0, cuDNN 91900, Python 3.12.3",
+        "2026-11-20T10:00:00+00:00, commit 0123456789ab.",
+    ):
+        assert word in described
+
+
+def test_steps_have_times_with_spread_speed_and_share_of_the_roofline():
+    table = table_of("steps", make_steps(), 2)
+    row = ("parabolic", "captured", "125", "1.25", "1.22 to 1.3", "100,000", "24.0%")
+    assert table.rows[0] == row
+    assert "regulariser" in table.note
+    assert "nothing else" in table.note
+
+
+def test_the_ceilings_are_in_units_a_second():
+    rows = table_of("steps", make_steps(), 0).rows
+    # 4 GB in 1 ms; 2 * 8192^3 operations in 1.5 ms; the longest repeat is the lowest rate.
+    assert rows[0] == ("copy bandwidth, GB/s", "4,082", "4,000", "3,846")
+    assert rows[1][2] == "733"
+
+
+def test_work_is_listed_once_a_network():
+    rows = table_of("steps", make_steps(), 1).rows
+    assert rows == [
+        ("parabolic", "125", "121.4", "1.15", "5", "0.3"),
+        ("ResNet-20", "125", "121.4", "1.15", "2", "0.3"),
+    ]
+
+
+def test_depth_has_a_column_a_mode_and_says_what_did_not_fit():
+    part = make_depth()
+    memory, time = (table_of("depth", part, k) for k in (0, 1))
+    assert memory.rows[0] == ("3", "eager", "450", "259.8", "150", "150")
+    assert memory.rows[-1] == ("1000", "eager", "out of memory", "4,743", "150", "150")
+    assert time.rows[1] == (
+        "3",
+        "captured",
+        "1.3",
+        "1.39 (1.30)",
+        "1.41 (1.35)",
+        "1.44 (1.45)",
+        "4%",
+    )
+    assert time.rows[-1][2:] == ("out of memory", "651", "676", "726", "4%")
+    assert [table.title[:14] for table in bench_tables("depth", part)] == [
+        "Memory in MB: ",
+        "Time of a trai",
+    ] * 2
+
+
+def test_a_step_that_was_not_captured_as_wanted_is_told():
+    part = make_depth()
+    part["rows"][4]["notes"] = ["the training step cannot be captured"]
+    part["rows"][4]["activation_bytes"] = None
+    tables = bench_tables("depth", part)
+    assert "Note: the training step cannot be captured." in tables[-1].note
+    assert tables[0].rows[1][2] == "-"
+
+
+def test_digits_have_a_ratio_with_three_decimals():
+    part = make_result()["parts"]["digits"]
+    table = table_of("digits", part)
+    assert table.rows == [("parabolic", "10.2", "10 to 10.6", "10", "9.8 to 10.4", "1.020")]
+    assert table.title.endswith("batch 32, 1 thread")
+
+
+def test_large_inputs_and_compilation():
+    parts = make_result()["parts"]
+    assert table_of("large", parts["large"]).rows == [
+        ("2048x2048", "stored", "3", "out of memory", "out of memory", "-"),
+        ("2048x2048", "reversible", "3", "5,000", "123", "121 to 128"),
+    ]
+    assert table_of("compile", parts["compile"]).rows == [("parabolic_cifar10", "41.2", "9.9")]
+    nothing = table_of("compile", parts["compile"] | {"rows": []})
+    assert nothing.rows == [("nothing is compiled on a CPU", "-", "-")]
+
+
+def test_all_tables_fit_into_80_columns():
+    stream = io.StringIO()
+    print_bench(make_result(), Console(file=stream, width=80))
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in stream.getvalue()
+    assert any(line.startswith("parabolic  captured    125  1.25") for line in lines)
+    # The hardware is said once, since all parts ran on the same.
+    assert stream.getvalue().count("A graphics card") == 1
+
+
+def test_the_page_has_all_parts_and_the_figure():
+    page = bench_page(make_result())
+    headings = [line for line in page.splitlines() if line.startswith("#")]
+    assert headings == [
+        "# Speed and memory",
+        "## Training steps",
+        "## On a CPU",
+        "## Depth",
+        "## Large inputs",
+        "## Compilation",
+    ]
+    assert "| parabolic | captured | 125 | 1.25 | 1.22 to 1.3 | 100,000 | 24.0% |" in page
+    assert "](depth.png)" in page
+    assert page.count("A graphics card") == 5
+
+
+def test_files_are_written_and_parts_of_another_run_kept(tmp_path):
+    folder = tmp_path / "results"
+    whole = make_result()
+    paths = write_bench(whole, folder)
+    assert [path.name for path in paths] == ["speed.json", "speed.md", "depth.png", "depth.svg"]
+    assert all(path.stat().st_size > 500 for path in paths)
+    assert json.loads((folder / "speed.json").read_text()) == whole
+    later = make_steps()
+    later["rows"] = later["rows"][:2]
+    write_bench({"format_version": 1, "parts": {"steps": later}}, folder)
+    merged = json.loads((folder / "speed.json").read_text())
+    assert list(merged["parts"]) == list(whole["parts"])
+    assert len(merged["parts"]["steps"]["rows"]) == 2
+    assert merged["parts"]["depth"] == whole["parts"]["depth"]
+
+
+def test_a_part_alone_needs_no_figure(tmp_path):
+    paths = write_bench({"format_version": 1, "parts": {"steps": make_steps()}}, tmp_path)
+    assert [path.name for path in paths] == ["speed.json", "speed.md"]
+
+
+def test_a_file_of_that_name_that_is_something_else_stays(tmp_path):
+    (tmp_path / "speed.json").write_text("[1, 2]")
+    with pytest.raises(DataError, match=r"speed\.json: not written by pdecnn bench"):
+        write_bench(make_result(), tmp_path)
+    assert (tmp_path / "speed.json").read_text() == "[1, 2]"
+
+
+def test_the_figure_leaves_out_what_did_not_fit_and_says_so():
+    figure = draw_depth(make_depth())
+    memory, time = figure.axes[:2]
+    assert [len(line.get_xdata()) for line in memory.lines] == [5, 6, 6, 6]
+    assert list(memory.lines[2].get_ydata()) == [150] * 6
+    assert time.lines[0].get_ydata()[0] == pytest.approx(2.5)
+    assert memory.get_title(loc="right") == "out of memory: stored at 1,000"
+    assert [text.get_text() for text in figure.legends[0].texts] == [
+        "stored",
+        "checkpointed",
+        "reversible",
+        "exact",
+    ]
