@@ -200,7 +200,7 @@ def test_a_device_that_is_not_there_is_refused_everywhere(refused, trained, tmp_
 
 
 def test_other_bad_options_are_named(refused, trained, tmp_path):
-    assert "split must be one of" in refused(2, "evaluate", trained.folder, "--split", "train")
+    assert "split must be one of" in refused(2, "evaluate", trained.folder, "--split", "all")
     assert "weights must be" in refused(2, "evaluate", trained.folder, "--weights", "worst")
     (tmp_path / "x.png").write_bytes(b"")
     assert "top" in refused(2, "predict", trained.folder, tmp_path / "x.png", "--top", "0")

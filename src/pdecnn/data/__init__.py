@@ -7,7 +7,7 @@ from pdecnn.data.digits import read_digits
 from pdecnn.data.image_file import read_image
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.random_numbers import cpu_generator, random_bits, stable_seed, uniform_integers
-from pdecnn.data.registry import DATASETS, needs_folder, read_dataset
+from pdecnn.data.registry import DATASETS, find_dataset, needs_folder, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
 from pdecnn.data.stl10 import read_stl10
 
@@ -21,6 +21,7 @@ __all__ = [
     "cpu_generator",
     "epoch_order",
     "evaluation_batches",
+    "find_dataset",
     "needs_folder",
     "random_bits",
     "read_cifar10",

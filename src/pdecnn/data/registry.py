@@ -36,3 +36,24 @@ def read_dataset(name: str, folder: Path | str | None = None) -> DataSet:
             f"{published.folder}/{published.train_files[0]} and the files beside that"
         )
     return read(folder)
+
+
+def find_dataset(name: str, folder: Path) -> Path:
+    """Where a data set that needs files lies: in `folder`, or in `folder/name`.
+
+    So one folder may hold several data sets, each under its own name or as published. A file that
+    is missing is a DataError here already, before anything is read.
+    """
+    if not needs_folder(name):
+        raise DataError(f"data set {name!r} is built in; it has no folder")
+    published, _ = _IN_FOLDER[name]
+    try:
+        found = published.find(folder)
+    except DataError:
+        if not (folder / name).is_dir():
+            raise
+        found = published.find(folder / name)
+    for file in (*published.train_files, *published.test_files, published.names_file):
+        if not (found / file).is_file():
+            raise DataError(f"{found / file}: no such file; {published.remedy}")
+    return found

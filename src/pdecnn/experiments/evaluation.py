@@ -16,7 +16,7 @@ from pdecnn.experiments.training import load
 from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.networks.network import Network
 
-SPLITS = ("test", "validation")
+SPLITS = ("test", "validation", "train")
 
 
 def evaluate(
@@ -27,7 +27,10 @@ def evaluate(
     weights: str = "best",
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Accuracy, loss and per-class accuracies of a run on its test or validation images."""
+    """Accuracy, loss and per-class accuracies of a run on its test, validation or training images.
+
+    The training images come as they are, without augmentation.
+    """
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
     run = run if isinstance(run, Run) else Run(run)

@@ -30,6 +30,9 @@ DATA_SETS: dict[str, dict[str, Any]] = {
     "cifar100": {"channels": (32, 64, 128, 256), "num_classes": 100},
 }
 
+# Trained networks that come with the package, one `save_pretrained` folder a model.
+PUBLISHED_WEIGHTS = Path(__file__).parent / "weights"
+
 _MODELS: dict[str, ConfigFunction] = {}
 
 
@@ -47,9 +50,13 @@ def register_model(function: ConfigFunction) -> ConfigFunction:
     return function
 
 
-def list_models(pattern: str = "*") -> list[str]:
-    """The names that match a shell pattern such as 'hamiltonian_*'."""
-    return sorted(name for name in _MODELS if fnmatch(name, pattern))
+def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
+    """The names that match a shell pattern such as 'hamiltonian_*'.
+
+    With `pretrained` only those that have published weights.
+    """
+    names = sorted(name for name in _MODELS if fnmatch(name, pattern))
+    return [name for name in names if (PUBLISHED_WEIGHTS / name).is_dir() or not pretrained]
 
 
 def model_config(name: str, **overrides: Any) -> NetworkConfig:
@@ -69,8 +76,9 @@ def model_config(name: str, **overrides: Any) -> NetworkConfig:
 def create_model(
     name: str, *, pretrained: str | Path | bool | None = None, **overrides: Any
 ) -> Network:
-    """A network by name, fresh or with the weights of a `save_pretrained` folder.
+    """A network by name, fresh or with trained weights.
 
+    `pretrained` is a `save_pretrained` folder, or True for the published weights of that name.
     `overrides` are fields of NetworkConfig. With `pretrained` all of them must be those of the
     folder, but for `backprop` and `num_classes`: another number of classes gets a fresh
     classifier.
@@ -79,11 +87,20 @@ def create_model(
     if pretrained is None or pretrained is False:
         return network
     if pretrained is True:
-        raise ConfigError(f"no weights are published for {name}; pass pretrained=FOLDER")
+        pretrained = _published_folder(name)
     if not isinstance(pretrained, str | Path) or pretrained == "":
         raise ConfigError(f"pretrained must be a folder, found {pretrained!r}")
     network.preprocessing = take_weights(network, Path(pretrained))
     return network
+
+
+def _published_folder(name: str) -> Path:
+    if name in list_models(pretrained=True):
+        return PUBLISHED_WEIGHTS / name
+    there = ", ".join(list_models(pretrained=True)) or "none"
+    raise ConfigError(
+        f"no weights are published for {name} (there are: {there}); pass pretrained=FOLDER"
+    )
 
 
 def take_weights(network: Network, folder: Path) -> Preprocessing:

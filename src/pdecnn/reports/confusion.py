@@ -39,14 +39,11 @@ def draw_confusion(test: dict[str, Any], class_names: list[str]) -> Figure:
         size, longest = _matrix_inches(counts), max(map(len, names))
         figure.set_size_inches(size + 0.6 + 0.07 * longest, size + 1.3 + 0.08 * longest)
         axes = figure.subplots()
-        _name_classes(axes, names)
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    image = _draw_matrix(axes, shares)
+        name_classes(axes, names)
+    image = draw_matrix(axes, counts)
     if num_classes <= _MOST_NUMBERED_CLASSES:
-        _write_counts(axes, counts, image.to_rgba(shares))
-    bar = figure.colorbar(image, ax=axes, location="bottom", ticks=_TICKS, aspect=40, pad=0.03)
-    bar.ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    bar.set_label("share of the true class (white: none)")
+        _write_counts(axes, counts, image.to_rgba(_shares(counts)))
+    add_colour_bar(figure, image, axes)
     correct, total = int(np.trace(counts)), int(counts.sum())
     axes.set_title(f"Test accuracy {test['accuracy']:.2%}: {correct:,} of {total:,} images")
     axes.set_xlabel("predicted class")
@@ -62,17 +59,31 @@ def _matrix_inches(counts: NDArray[np.int64]) -> float:
     return max(2.8, len(counts) * max(0.3, 0.08 * digits + 0.08))
 
 
-def _draw_matrix(axes: Axes, shares: NDArray[np.float64]) -> AxesImage:
+def _shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Of each row the share of its sum."""
+    shares: NDArray[np.float64] = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    return shares
+
+
+def draw_matrix(axes: Axes, counts: NDArray[np.int64]) -> AxesImage:
+    """The matrix in colours: row by row the shares of the true class."""
     axes.spines[:].set_visible(True)
     axes.tick_params(length=2)
     # The square root lifts a few errors out of the ground, which full rows on the diagonal
     # would drown otherwise; no error at all stays white.
     return axes.imshow(
-        np.ma.masked_equal(shares, 0),
+        np.ma.masked_equal(_shares(counts), 0),
         cmap=_colours(),
         norm=PowerNorm(0.5, vmin=0, vmax=1),
         interpolation="none",
     )
+
+
+def add_colour_bar(figure: Figure, image: AxesImage, axes: Axes | list[Axes]) -> None:
+    """Say below what the colours mean."""
+    bar = figure.colorbar(image, ax=axes, location="bottom", ticks=_TICKS, aspect=40, pad=0.03)
+    bar.ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    bar.set_label("share of the true class (white: none)")
 
 
 def _colours() -> Colormap:
@@ -81,7 +92,8 @@ def _colours() -> Colormap:
     return ListedColormap(colours, name="confusion").with_extremes(bad="white")
 
 
-def _name_classes(axes: Axes, names: list[str]) -> None:
+def name_classes(axes: Axes, names: list[str]) -> None:
+    """Write the names along both sides, at an angle where they are long."""
     places = range(len(names))
     axes.set_yticks(places, names)
     axes.set_xticks(places, names)

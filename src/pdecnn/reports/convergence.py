@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, WIDTH
 
-_MOST_MARKERS = 30
+MOST_MARKERS = 30
 _MOST_RATE_LINES = 6
 _LOG_FROM_RATIO = 10
 
@@ -35,10 +35,10 @@ def draw_convergence(metrics: Sequence[dict[str, Any]], title: str) -> Figure:
         validation = [_finite(entry[validation_key]) for entry in metrics]
         handles = _draw_curves(axes, epochs, training, validation, best)
     handles[2].set_label(f"best epoch: {epochs[best]} (validation {accuracies[best]:.2%})")
-    _scale_accuracy(accuracy)
+    scale_accuracy(accuracy)
     _scale_loss(loss)
     rates = [entry["learning_rate"] for entry in metrics]
-    handles.append(_draw_rates((accuracy, loss), epochs, rates))
+    handles.append(draw_rates((accuracy, loss), epochs, rates))
     figure.suptitle(title)
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
@@ -53,7 +53,7 @@ def _draw_curves(
     axes: Axes, epochs: list[int], training: list[float], validation: list[float], best: int
 ) -> list[Line2D]:
     # Markers tell the curves apart without colour; on a long curve every so many epochs.
-    every = math.ceil(len(epochs) / _MOST_MARKERS)
+    every = math.ceil(len(epochs) / MOST_MARKERS)
     curves = [
         *axes.plot(epochs, training, "-o", color=BLUE, markevery=every, label="training"),
         *axes.plot(
@@ -76,16 +76,22 @@ def _draw_curves(
             zorder=4,
         ),
     ]
+    scale_epochs(axes, epochs)
+    return curves
+
+
+def scale_epochs(axes: Axes, epochs: Sequence[int]) -> None:
+    """A horizontal axis of whole epochs, and a faint grid."""
     margin = 0.5 + 0.02 * len(epochs)
     axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
     axes.set_xlabel("epoch")
     axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
     axes.set_axisbelow(True)
-    return curves
 
 
-def _scale_accuracy(axes: Axes) -> None:
+def scale_accuracy(axes: Axes) -> None:
+    """A vertical axis in percent around what is drawn."""
     axes.set_ylabel("accuracy")
     low, high = axes.dataLim.intervaly
     # A tenth at least, so that a small difference does not look like a wide gap; and nothing
@@ -112,7 +118,7 @@ def _scale_loss(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _draw_rates(panels: Sequence[Axes], epochs: list[int], rates: list[float]) -> Line2D:
+def draw_rates(panels: Sequence[Axes], epochs: Sequence[int], rates: list[float]) -> Line2D:
     """Mark each change before the first epoch that ended with the new rate; say the rates."""
     changes = [k for k in range(1, len(rates)) if rates[k] != rates[k - 1]]
     if len(changes) > _MOST_RATE_LINES:

@@ -19,7 +19,7 @@ def draw_run_figures(run: Run) -> list[Path]:
     (Figure 1) once it is finished. The same run gives the same bytes.
     """
     # Here and not above: commands that draw nothing need not wait for matplotlib.
-    with _without_matplotlib_notices():
+    with without_matplotlib_notices():
         from pdecnn.reports import style
     from pdecnn.reports.confusion import draw_confusion
     from pdecnn.reports.convergence import draw_convergence
@@ -54,7 +54,7 @@ def _write(folder: Path, contents: dict[str, bytes]) -> list[Path]:
 
 
 @contextmanager
-def _without_matplotlib_notices() -> Iterator[None]:
+def without_matplotlib_notices() -> Iterator[None]:
     """Its first import may tell of font caches and folders: no concern of who trains a network."""
     logger = logging.getLogger("matplotlib")
     level = logger.level

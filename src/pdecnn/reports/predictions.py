@@ -16,8 +16,8 @@ from pdecnn.errors import CheckpointError
 from pdecnn.experiments.runs import PREDICTIONS, Run
 from pdecnn.reports.style import BLUE, LIGHT_GREY, ORANGE, SMALL, WIDTH, short_name
 
-_MOST_BARS = 10
-_NUM_LARGEST = 5
+MOST_BARS = 10
+NUM_LARGEST = 5
 _SHORT_NAME = 4
 _LEAST_WRITTEN = 0.005
 _TRUE: dict[str, Any] = {"facecolor": BLUE, "linewidth": 0}
@@ -46,7 +46,7 @@ def draw_predictions(predictions: dict[str, NDArray[Any]], class_names: list[str
     names = [short_name(name) for name in class_names]
     num_columns = 3 if max(map(len, names)) <= _SHORT_NAME else 2
     num_rows = ceil(len(images) / num_columns)
-    num_bars = len(names) if len(names) <= _MOST_BARS else _NUM_LARGEST
+    num_bars = len(names) if len(names) <= MOST_BARS else NUM_LARGEST
     figure = Figure(figsize=(WIDTH, num_rows * (0.35 + max(0.15 * num_bars, 1)) + 0.5))
     figure.set_layout_engine("constrained", wspace=0.03)
     grid = figure.add_gridspec(num_rows, 2 * num_columns, width_ratios=(1, 1) * num_columns)
@@ -57,13 +57,14 @@ def draw_predictions(predictions: dict[str, NDArray[Any]], class_names: list[str
         probabilities = predictions["probabilities"][k]
         mark = "✓" if probabilities.argmax() == label else "✗"
         picture.set_title(f"true: {names[label]} {mark}", loc="left").set_in_layout(False)
-        _show(picture, image)
-        _draw_bars(bars, probabilities, int(label), names)
-    figure.legend(handles=_legend(), loc="outside lower center", ncols=3)
+        show_image(picture, image)
+        draw_bars(bars, probabilities, int(label), names)
+    figure.legend(handles=legend_patches(), loc="outside lower center", ncols=3)
     return figure
 
 
-def _legend() -> list[Patch]:
+def legend_patches() -> list[Patch]:
+    """What the bars mean."""
     return [
         Patch(label="probability of the true class", **_TRUE),
         Patch(label="of a wrong prediction", **_WRONG),
@@ -71,7 +72,7 @@ def _legend() -> list[Patch]:
     ]
 
 
-def _show(axes: Axes, image: NDArray[Any]) -> None:
+def show_image(axes: Axes, image: NDArray[Any]) -> None:
     """An image as pixels, a volume by its middle slice, a signal as a line for each channel."""
     if image.ndim == 2:
         for channel, style in zip(image, _CHANNEL_STYLES, strict=False):
@@ -88,9 +89,10 @@ def _show(axes: Axes, image: NDArray[Any]) -> None:
     axes.set_yticks([])
 
 
-def _draw_bars(
+def draw_bars(
     axes: Axes, probabilities: NDArray[Any], label: int, class_names: Sequence[str]
 ) -> None:
+    """The probabilities as bars with their numbers; the true class in bold."""
     shown = _shown_classes(probabilities, label)
     axes.set_yticks(range(len(shown)), [class_names[k] for k in shown])
     axes.get_yticklabels()[shown.index(label)].set_fontweight("bold")
@@ -110,8 +112,8 @@ def _draw_bars(
 
 def _shown_classes(probabilities: NDArray[Any], label: int) -> list[int]:
     """All classes in their order, or the most probable first with the true one among them."""
-    if len(probabilities) <= _MOST_BARS:
+    if len(probabilities) <= MOST_BARS:
         return list(range(len(probabilities)))
     order = [int(k) for k in np.argsort(-probabilities, kind="stable")]
-    largest = order[:_NUM_LARGEST]
-    return largest if label in largest else [*order[: _NUM_LARGEST - 1], label]
+    largest = order[:NUM_LARGEST]
+    return largest if label in largest else [*order[: NUM_LARGEST - 1], label]

@@ -4,8 +4,10 @@ import pytest
 
 import pdecnn.data
 from pdecnn.data import registry
-from pdecnn.data.registry import DATASETS, needs_folder, read_dataset
+from pdecnn.data.cifar import CIFAR10, CIFAR100
+from pdecnn.data.registry import DATASETS, find_dataset, needs_folder, read_dataset
 from pdecnn.errors import ConfigError, DataError
+from tests.unit.data import test_cifar, test_stl10
 
 
 def test_the_names():
@@ -44,3 +46,27 @@ def test_an_unknown_name_names_the_nearest():
 
 def test_every_public_name_exists():
     assert all(hasattr(pdecnn.data, name) for name in pdecnn.data.__all__)
+
+
+@pytest.mark.parametrize("place", ["", "cifar100", "cifar-100-binary"])
+def test_one_folder_may_hold_several_data_sets(place, tmp_path):
+    test_cifar.write_files(tmp_path, CIFAR10)
+    test_stl10.write_files(tmp_path)
+    parent = tmp_path / "cifar100" if place == "cifar100" else tmp_path
+    parent.mkdir(exist_ok=True)
+    inner, _ = test_cifar.write_files(parent, CIFAR100)
+    given = inner if place == "cifar-100-binary" else tmp_path
+    assert find_dataset("cifar100", given) == inner
+    assert find_dataset("cifar10", tmp_path) == tmp_path / "cifar-10-batches-bin"
+    assert find_dataset("stl10", tmp_path) == tmp_path / "stl10_binary"
+
+
+def test_a_data_set_that_is_not_in_the_folder_is_named(tmp_path):
+    inner, _ = test_cifar.write_files(tmp_path, CIFAR10)
+    with pytest.raises(DataError, match=r"neither stl10_binary nor train_X\.bin"):
+        find_dataset("stl10", tmp_path)
+    (inner / "test_batch.bin").unlink()
+    with pytest.raises(DataError, match=r"test_batch\.bin: no such file; unpack"):
+        find_dataset("cifar10", tmp_path)
+    with pytest.raises(DataError, match="built in"):
+        find_dataset("digits", tmp_path)

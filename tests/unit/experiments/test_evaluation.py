@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError, DataError
+from pdecnn.experiments.preparation import read_splits
 
 
 @pytest.fixture
@@ -48,9 +49,19 @@ def test_validation_figures_are_those_of_the_metrics(undisturbed):
     assert last["accuracy"] == undisturbed.metrics[-1]["validation_accuracy"]
 
 
+def test_training_images_are_those_of_the_fraction_without_augmentation(undisturbed):
+    result = pdecnn.evaluate(undisturbed, split="train")
+    assert result["num_images"] == 230  # a fifth of 1,437 - 287
+    splits = read_splits(undisturbed.config.data, undisturbed.config.seed)
+    network = pdecnn.load(undisturbed.folder)
+    with torch.no_grad():
+        predicted = network(network.preprocess(splits.train.images)).argmax(1)
+    assert result["accuracy"] == float((predicted == splits.train.labels).double().mean())
+
+
 def test_what_cannot_be_evaluated_is_refused(undisturbed, tmp_path):
-    with pytest.raises(ConfigError, match="split must be one of test, validation"):
-        pdecnn.evaluate(undisturbed, split="train")
+    with pytest.raises(ConfigError, match="split must be one of test, validation, train"):
+        pdecnn.evaluate(undisturbed, split="training")
     with pytest.raises(ConfigError, match="weights must be one of"):
         pdecnn.evaluate(undisturbed, weights="worst")
     with pytest.raises(CheckpointError, match="not a run directory"):

@@ -282,10 +282,50 @@ def test_another_architecture_is_refused_even_where_shapes_fit(folder, name, ove
         pdecnn.create_model(name, pretrained=folder, **overrides)
 
 
-def test_published_weights_do_not_exist():
-    with pytest.raises(ConfigError, match="pretrained=FOLDER"):
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """The package with weights for one model."""
+    monkeypatch.setattr(registry, "PUBLISHED_WEIGHTS", tmp_path)
+    network = pdecnn.create_model("hamiltonian_digits", channels=(16, 32, 32))
+    network.save_pretrained(tmp_path / "hamiltonian_digits")
+    return network
+
+
+def test_published_weights_are_loaded_by_name(published):
+    network = pdecnn.create_model("hamiltonian_digits", pretrained=True, backprop="exact")
+    assert network.blocks[0].backprop == "exact"
+    for name, tensor in published.state_dict().items():
+        assert torch.equal(network.state_dict()[name], tensor), name
+    assert pdecnn.list_models(pretrained=True) == ["hamiltonian_digits"]
+    assert pdecnn.list_models("parabolic*", pretrained=True) == []
+
+
+def test_published_weights_serve_another_number_of_classes(published):
+    network = pdecnn.create_model("hamiltonian_digits", pretrained=True, num_classes=4)
+    assert network.num_classes == 4
+    stencil = network.opening.convolution.stencil
+    assert torch.equal(stencil, published.opening.convolution.stencil)
+
+
+def test_published_weights_of_another_architecture_are_refused(published):
+    with pytest.raises(CheckpointError, match="another architecture: num_steps is 3"):
+        pdecnn.create_model("hamiltonian_digits", pretrained=True, num_steps=4)
+
+
+def test_weights_that_are_not_published_are_named_with_those_that_are(published, monkeypatch):
+    message = r"no weights .* for parabolic_digits \(there are: hamiltonian_digits\)"
+    with pytest.raises(ConfigError, match=message):
         pdecnn.create_model("parabolic_digits", pretrained=True)
     assert pdecnn.create_model("parabolic_digits", pretrained=False).num_classes == 10
+    monkeypatch.setattr(registry, "PUBLISHED_WEIGHTS", registry.PUBLISHED_WEIGHTS / "nowhere")
+    with pytest.raises(ConfigError, match=r"\(there are: none\); pass pretrained=FOLDER"):
+        pdecnn.create_model("parabolic_digits", pretrained=True)
+
+
+def test_all_published_weights_load():
+    for name in pdecnn.list_models(pretrained=True):
+        network = pdecnn.create_model(name, pretrained=True)
+        assert network.preprocessing.class_names is not None
 
 
 @pytest.mark.parametrize("pretrained", ["", 3, ["folder"]])

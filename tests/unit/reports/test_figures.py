@@ -71,7 +71,8 @@ def texts(figure):
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
-            for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True):
+            # An axis may share the labels of another and have none of its own.
+            for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=False):
                 if not (axes.axison and low <= place <= high):
                     beyond.add(label)
     found = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]

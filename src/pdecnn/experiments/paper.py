@@ -1,0 +1,201 @@
+"""Which runs the tables and figures of Section 5 need."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pdecnn.data.registry import find_dataset
+from pdecnn.errors import ConfigError, DataError, unknown_name
+from pdecnn.experiments.config import DataConfig, RunConfig
+from pdecnn.experiments.narrowing import count_weights, narrowed
+from pdecnn.experiments.recipes import recipe
+from pdecnn.networks.registry import model_config
+
+TITLES = {"stl10": "STL-10", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+PAPER_DYNAMICS = ("parabolic", "hamiltonian", "second_order")
+NARROW = "resnet_narrow"
+"""The baseline with so few channels that it has as many weights as the parabolic network."""
+DYNAMICS = (*PAPER_DYNAMICS, "resnet", NARROW)
+
+# For each target the data sets it is about; Table 1 has the baselines too.
+TARGETS: dict[str, tuple[str, ...]] = {
+    "table1": tuple(TITLES),
+    "figure1": ("stl10", "cifar10"),  # of one of them, the first there is
+    "figure2": ("stl10",),
+    "figure3": ("stl10",),
+    "figure4": ("cifar10", "cifar100"),
+}
+PERCENTAGES = (10, 20, 30, 40, 50, 60, 70, 80)
+"""How much of the training images Figure 2 trains on; 20 % more are for validation."""
+CONFUSION_PERCENTAGES = (10, 20, 40, 80)
+"""The columns of Figure 3: as many as can be read on a page."""
+
+# Section 5 on the digits, in two minutes.
+QUICK_NETWORK: dict[str, Any] = {"channels": (8, 16, 16), "num_steps": 2}
+QUICK_TRAINING: dict[str, Any] = {"epochs": 4, "batch_size": 32, "num_threads": 1}
+NUM_SEEDS, QUICK_NUM_SEEDS = 3, 2
+
+
+class Experiment(NamedTuple):
+    """A network on a data set, to be trained once with every seed."""
+
+    dynamics: str
+    dataset: str
+    percentage: int | None = None
+    """Train on so much of the training images, without augmentation; None: as in Table 1."""
+
+    def run_name(self, seed: int) -> str:
+        """The folder of the run with that seed."""
+        amount = "" if self.percentage is None else f"-{self.percentage}percent"
+        return f"{self.dynamics}_{self.dataset}{amount}-seed{seed}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What is to be rebuilt, and from which runs."""
+
+    experiments: dict[str, tuple[Experiment, ...]]
+    """For each target, in the order in which it shows them."""
+    runs: dict[str, RunConfig]
+    """All of them by the names of their folders, those with the first seed first."""
+    num_seeds: int
+    quick: bool
+    settings: dict[str, Any]
+    """What was changed in every run."""
+    notes: tuple[str, ...]
+    """What was left out, and why."""
+
+
+def make_plan(
+    target: str,
+    *,
+    data: Path | None = None,
+    datasets: Sequence[str] = (),
+    dynamics: Sequence[str] = (),
+    num_seeds: int | None = None,
+    quick: bool = False,
+    settings: dict[str, Any] | None = None,
+) -> Plan:
+    """The runs of a target or of 'all'; data that is not there is an error here already."""
+    settings = settings or {}
+    if num_seeds is None:
+        num_seeds = QUICK_NUM_SEEDS if quick else NUM_SEEDS
+    if num_seeds < 1:
+        raise ConfigError(f"the number of seeds must be at least 1, found {num_seeds}")
+    if quick and data is not None:
+        raise ConfigError("the quick version is made from the digits; leave out --data or --quick")
+    _check_names("data set", datasets, TITLES)
+    _check_names("dynamics", dynamics, DYNAMICS)
+    experiments, notes = _choose(target, datasets or tuple(TITLES), dynamics or DYNAMICS, quick)
+    needed = dict.fromkeys(one for several in experiments.values() for one in several)
+    used = {one.dataset for one in needed}
+    folders = {} if quick else {name: _find(name, data) for name in TITLES if name in used}
+    configs = {one: _config(one, quick, settings, folders.get(one.dataset)) for one in needed}
+    runs = {}
+    for seed in range(num_seeds):
+        for name, several in experiments.items():
+            for one in several if seed == 0 or name != "figure1" else ():  # it shows one run each
+                runs[one.run_name(seed)] = replace(configs[one], seed=seed)
+    return Plan(
+        experiments=experiments,
+        runs=runs,
+        num_seeds=num_seeds,
+        quick=quick,
+        settings=settings,
+        notes=notes,
+    )
+
+
+def _check_names(kind: str, names: Sequence[str], known: Sequence[str] | dict[str, str]) -> None:
+    for name in names:
+        if name not in known:
+            raise unknown_name(kind, name, known)
+
+
+def _choose(
+    target: str, datasets: Sequence[str], dynamics: Sequence[str], quick: bool
+) -> tuple[dict[str, tuple[Experiment, ...]], tuple[str, ...]]:
+    """The experiments of each target, and a note for each that nothing is left of."""
+    if target != "all" and target not in TARGETS:
+        raise unknown_name("target", target, [*TARGETS, "all"])
+    experiments, notes = {}, []
+    for name in TARGETS if target == "all" else (target,):
+        chosen = tuple(_experiments(name, datasets, dynamics, quick))
+        if chosen:
+            experiments[name] = chosen
+            continue
+        wanted = " or ".join(TARGETS[name])
+        if target != "all":
+            raise ConfigError(
+                f"{name} shows the paper's networks on {wanted}; nothing is left of it with "
+                f"--datasets {','.join(datasets)} --dynamics {','.join(dynamics)}"
+            )
+        notes.append(f"{name} is left out: it shows the paper's networks on {wanted}")
+    return experiments, tuple(notes)
+
+
+def _experiments(
+    target: str, datasets: Sequence[str], dynamics: Sequence[str], quick: bool
+) -> Iterator[Experiment]:
+    shown = DYNAMICS if target == "table1" else PAPER_DYNAMICS
+    names = [name for name in TARGETS[target] if name in datasets]
+    if target == "figure1":
+        names = names[:1]
+    percentages: tuple[int | None, ...] = (None,)
+    if target == "figure3" or (target == "figure2" and quick):
+        percentages = CONFUSION_PERCENTAGES
+    elif target == "figure2":
+        percentages = PERCENTAGES
+    if target == "figure2":
+        percentages = (*percentages, None)
+    for dataset in names:
+        for percentage in percentages:
+            for one in shown:
+                if one in dynamics:
+                    yield Experiment(one, dataset, percentage)
+
+
+def _find(name: str, data: Path | None) -> str:
+    if data is None:
+        raise DataError(
+            f"{TITLES[name]} is needed; pass --data DIR with its binary version, choose others "
+            f"with --datasets, or try the whole on digits with --quick"
+        )
+    try:
+        return str(find_dataset(name, data).absolute())
+    except DataError as error:
+        raise DataError(f"{error}; or leave {name} out with --datasets") from error
+
+
+def _config(
+    one: Experiment, quick: bool, settings: dict[str, Any], folder: str | None
+) -> RunConfig:
+    narrow = one.dynamics == NARROW
+    config = _base("resnet" if narrow else one.dynamics, one.dataset, quick)
+    for key in ("seed", "data.name", "data.folder"):
+        if key in settings:
+            raise ConfigError(f"{key} cannot be set here; use --seeds, --datasets and --data")
+    config = config.with_settings(settings)
+    data = replace(config.data, folder=folder)
+    if one.percentage is not None:
+        # A share of what validation leaves: 80 % of the training images are all of them.
+        fraction = data.fraction * one.percentage / PERCENTAGES[-1]
+        data = replace(data, fraction=fraction, flip=False, padding=0.0)
+    network = config.network
+    if narrow:
+        like = _base("parabolic", one.dataset, quick).with_settings(settings).network
+        network = narrowed(network, count_weights(like))
+    return replace(config, data=data, network=network)
+
+
+def _base(dynamics: str, dataset: str, quick: bool) -> RunConfig:
+    config = recipe(f"{dynamics}_{dataset}")
+    if not quick:
+        return config
+    return replace(
+        config,
+        network=model_config(f"{dynamics}_digits", **QUICK_NETWORK),
+        data=DataConfig(name="digits", flip=False, padding=0.0),
+        training=replace(config.training, **QUICK_TRAINING),
+    )

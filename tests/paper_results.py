@@ -1,0 +1,72 @@
+"""Made-up results of a plan: run directories as the real ones, but without training."""
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from pdecnn.experiments.runs import PREDICTIONS, create_run
+from pdecnn.files import write_json
+
+STL10 = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
+ENVIRONMENT = {
+    "versions": {"pdecnn": "0.1.0", "torch": "2.13.0", "python": "3.12.1"},
+    "hardware": {"gpu": None, "processor": "A processor", "cpu_cores": 4},
+    "commit": "abc",
+    "command": [],
+}
+
+
+def make_result(folder, config, accuracy, *, loss=0.5, class_names=STL10):
+    """A finished run with that test accuracy, to within the 1000 images it was tested on."""
+    random = np.random.default_rng(abs(hash_of(folder.name)))
+    run = create_run(folder, config, ENVIRONMENT)
+    epochs = config.training.epochs
+    rates = [
+        config.training.learning_rate(e, steps_per_epoch=1, epochs=epochs) for e in range(epochs)
+    ]
+    curve = accuracy * (1 - 0.6 * np.exp(-3 * np.arange(1, epochs + 1) / epochs))
+    noise = random.normal(0, 0.3, epochs) * np.minimum(rates, 0.1)
+    run.write_metrics(
+        [
+            {
+                "epoch": e + 1,
+                "learning_rate": rates[e],
+                "validation_accuracy": float(curve[e] + noise[e]),
+            }
+            for e in range(epochs)
+        ]
+    )
+    for epoch in range(epochs):
+        run.append_timing({"epoch": epoch + 1, "seconds": 1.5})
+    num_classes = len(class_names)
+    right = round(accuracy * 1000 / num_classes)
+    counts = np.full((num_classes, num_classes), 0)
+    for row in range(num_classes):
+        wrong = random.multinomial(
+            1000 // num_classes - right, np.ones(num_classes - 1) / (num_classes - 1)
+        )
+        counts[row] = np.insert(wrong, row, right)
+    write_json(
+        folder / "summary.json",
+        {
+            "stopped": "completed",
+            "epochs": epochs,
+            "best_epoch": epochs,
+            "best_validation_accuracy": accuracy,
+            "num_weights": 1234,
+            "class_names": list(class_names),
+            "test": {"accuracy": accuracy, "loss": loss, "confusion": counts.tolist()},
+        },
+    )
+    write_json(folder / "training_evaluation.json", {"accuracy": 0.999})
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (6, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    labels = torch.arange(6) % num_classes
+    scores = torch.from_numpy(random.normal(0, 3, (6, num_classes)))
+    tensors = {"images": images, "labels": labels, "probabilities": scores.softmax(1).float()}
+    save_file(tensors, folder / PREDICTIONS)
+
+
+def hash_of(text):
+    """A number that is the same in every process."""
+    return sum(ord(letter) * 31**place for place, letter in enumerate(text)) % 2**32
