@@ -51,12 +51,6 @@ class Plan:
         """1 / the mesh size of the grid."""
         return None if self.grid is None else float(2**self.grid.bits)
 
-    def product_blocks(self, features: Tensor) -> kernels.Blocks | None:
-        """On a grid the same blocks whatever is kept, so that 'exact' has the bits of 'stored'."""
-        if self.grid is None:
-            return None
-        return kernels.choose_blocks("activate", features.shape[1])
-
     def taken_along(self, k: int, step: int) -> Update | None:
         """The neighbour of update k, +1 after or -1 before it, that its last kernel can do too.
 
@@ -272,9 +266,8 @@ class _FusedSteps(torch.autograd.Function):
             else:
                 read = state.copy_of(source)
                 own = weights.of(plan, layer)
-                activated, hidden = kernels.activate(
-                    read, own, keep=keep, blocks=plan.product_blocks(read)
-                )
+                # On a grid u is computed again in any mode, so that all give the same bits.
+                activated, hidden = kernels.activate(read, own, keep=keep and plan.grid is None)
                 along = plan.taken_along(k, 1)
                 outcome, moved = kernels.add_adjoint(
                     state.values[target],
@@ -289,8 +282,8 @@ class _FusedSteps(torch.autograd.Function):
                 if along is not None and moved is not None:
                     state.set(along.target, moved)
                     done = k + 1
-                if keep and hidden is not None:
-                    saved += [read, activated, hidden]
+                if keep:
+                    saved += [read] if hidden is None else [read, activated, hidden]
             if plan.grid is not None:
                 extents.append(largest_magnitude(state.values[target]))
         ctx.plan, ctx.num_components = plan, num_components
@@ -337,14 +330,12 @@ class _FusedSteps(torch.autograd.Function):
             own = weights.of(plan, layer)
             gradient = gradients.copy_of(target)
             if state is None:
-                hidden, activated, read = kept.pop(), kept.pop(), kept.pop()
-                found = kernels.hidden_gradient(
-                    gradient,
-                    own,
-                    factor,
-                    saved=kernels.Activated(activated, hidden),
-                    blocks=plan.product_blocks(read),
+                again = plan.grid is not None
+                saved = (
+                    None if again else kernels.Activated(hidden=kept.pop(), activated=kept.pop())
                 )
+                read = kept.pop()
+                found = kernels.hidden_gradient(gradient, own, factor, saved=saved, source=read)
                 along = plan.taken_along(k, -1)
                 new_gradient, moved = kernels.add_adjoint(
                     gradients.values[source],

@@ -445,6 +445,7 @@ def check_float32_without_autocast_is_left_alone(calls):
     assert_same(found, expected)
 
 
+@pytest.mark.slow
 def test_in_the_interpreter():
     if find_spec("triton") is None:
         pytest.skip("needs triton: pip install triton")

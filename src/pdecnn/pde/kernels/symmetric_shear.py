@@ -131,11 +131,9 @@ def fits(layer: nn.Module, features: Tensor) -> bool:
     return _fits_features(features) and _fits_layer(layer) and _fits_weights(layer, features)
 
 
-def activate(
-    source: Tensor, weights: Weights, *, keep: bool, blocks: Blocks | None = None
-) -> Activated:
+def activate(source: Tensor, weights: Weights, *, keep: bool) -> Activated:
     """a = relu(N(K source)) and, if it is to be kept, u = K source."""
-    blocks = blocks or choose_blocks("activate_kept" if keep else "activate", source.shape[1])
+    blocks = choose_blocks("activate_kept" if keep else "activate", source.shape[1])
     activated = _empty(source, weights.stencil.dtype)
     hidden = _empty(source, weights.stencil.dtype) if keep else None
     _launch(
@@ -242,7 +240,6 @@ def hidden_gradient(
     *,
     saved: Activated | None = None,
     source: Tensor | None = None,
-    blocks: Blocks | None = None,
 ) -> HiddenGradient:
     """The gradient of u, and parts of those of scale and bias, from G.
 
@@ -250,7 +247,7 @@ def hidden_gradient(
     """
     again = saved is None
     name = "activate" if again else "hidden_gradient"
-    blocks = blocks or choose_blocks(name, target_gradient.shape[1])
+    blocks = choose_blocks(name, target_gradient.shape[1])
     dtype = weights.stencil.dtype
     gradient = _empty(target_gradient, dtype)
     activated = _empty(target_gradient, dtype) if saved is None else saved.activated
