@@ -34,6 +34,7 @@ from pdecnn.experiments.tensorboard import EventWriter
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint, set_aside
 from pdecnn.learning.metrics import class_scores, evaluate_network
+from pdecnn.learning.precision import AUTO, resolve_precision
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
@@ -70,7 +71,11 @@ def train(
             listener.note(f"{run.folder} is finished; nothing to do")
             return run
         is_new = run is None
-        run = run or _new_run(folder, config, where)
+        if run is not None:
+            config = _with_precision(config, run.config.training.precision)
+        else:
+            config = _with_precision(config, resolve_precision(AUTO, where))
+            run = _new_run(folder, config, where)
         if is_new and resume:
             listener.note(f"no run to resume yet; starting {config.recipe} anew")
         config = replace(run.config, data=config.data, training=config.training)
@@ -143,8 +148,16 @@ def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:
     return run
 
 
+def _with_precision(config: RunConfig, precision: str) -> RunConfig:
+    """The config with 'auto' resolved: a run says what it computes in, wherever it goes on."""
+    if config.training.precision != AUTO:
+        return config
+    return replace(config, training=replace(config.training, precision=precision))
+
+
 def check_settings(run: Run, config: RunConfig) -> None:
     """Raise a ConfigError if going on with the config would mix two runs in one folder."""
+    config = _with_precision(config, run.config.training.precision)
     differing = [key for key in differing_keys(run.config, config) if key not in _FREE_ON_RESUME]
     if differing:
         raise ConfigError(

@@ -39,8 +39,12 @@ class CapturedFunction:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         # Kernels that give the same bits each time: a resumed training must not differ.
-        kernels = torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True, allow_tf32=True
+        cudnn = torch.backends.cudnn
+        kernels = cudnn.flags(
+            enabled=cudnn.enabled,
+            benchmark=False,
+            deterministic=True,
+            allow_tf32=cudnn.allow_tf32,
         )
         with kernels:
             try:
@@ -74,9 +78,9 @@ def capture(
     What does not work is said, not hidden; running out of memory is the caller's to handle.
     """
     state = list(state)
-    for context, fallback in (
-        (compiled, "its kernels run uncompiled"),
-        (nullcontext(), "its operators run one by one"),
+    for context, failure in (
+        (compiled, "cannot be compiled: its kernels run as they are"),
+        (nullcontext(), "cannot be captured: its operators run one by one"),
     ):
         try:
             with context:
@@ -84,8 +88,8 @@ def capture(
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            reason = str(error).strip().partition("\n")[0]
-            note(f"the {name} cannot be captured ({type(error).__name__}: {reason}): {fallback}")
+            reason = str(error).strip().partition("\n")[0] or "no reason given"
+            note(f"the {name} {failure} ({type(error).__name__}: {reason})")
     return None
 
 
@@ -125,5 +129,8 @@ class CapturedScores:
             poll()
             launch()
         if self.outside:
-            raise DivergedError("the state left the range of exact reversal in validation")
+            raise DivergedError(
+                "the state left the range of exact reversal in validation; use a smaller "
+                "network.step_size, a normalisation or network.backprop=checkpointed"
+            )
         return self.scores[: len(self.images)]

@@ -12,6 +12,7 @@ from torch.nn import functional
 from pdecnn.checks import check_number
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.networks.network import Network
+from pdecnn.networks.preprocessing import constant
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 
@@ -110,7 +111,7 @@ class Objective:
         weights = None
         if config.class_weights is not None:
             self.check_classes(num_classes)
-            weights = scores.new_tensor(config.class_weights)[labels]
+            weights = constant(config.class_weights, scores.dtype, scores.device)[labels]
         if config.loss == "cross_entropy":
             losses = functional.cross_entropy(
                 scores, labels, reduction="none", label_smoothing=config.label_smoothing
@@ -127,7 +128,9 @@ class Objective:
         Instead of a network its `WeightsInTime` will do, where many steps follow each other.
         """
         parts = WeightsInTime(network) if isinstance(network, Network) else network
-        decay = _sum_of_squares([*(k.stencil for k in parts.stages), *parts.classifier])
+        classifier = parts.classifier
+        stages = [k.stencil for k in parts.stages]
+        decay = _sum_of_squares([*stages, classifier.weight, classifier.bias])
         smoothness = decay.new_zeros(())
         for block, rows, convolutions in parts.blocks:
             smoothness = smoothness + self._smoothness(rows, block.step_size)
@@ -159,11 +162,14 @@ class BlockInTime(NamedTuple):
 
 
 class WeightsInTime:
-    """Where the regulariser finds the weights of a network."""
+    """Where the regulariser finds the weights of a network.
+
+    Modules, not tensors, where a parametrisation may compute the weight anew each time.
+    """
 
     def __init__(self, network: Network) -> None:
         self.stages = _convolutions([network.opening, *network.connectors])
-        self.classifier = (network.classifier.weight, network.classifier.bias)
+        self.classifier = network.classifier
         self.blocks = [_block_in_time(block) for block in network.blocks]
 
 

@@ -1,6 +1,6 @@
 """Stochastic gradient descent with momentum and projection onto a box (Secs. 4 and 5)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,12 +152,32 @@ def boxed_weights(network: Network, box: str) -> list[Tensor]:
 
 
 @torch.no_grad()
-def project_(weights: Iterable[Tensor], bound: float) -> None:
-    """Clamp the weights to [-bound, bound], in place."""
+def project_(weights: Iterable[Tensor], bound: float, accepted: Tensor | None = None) -> None:
+    """Clamp the weights to [-bound, bound], in place.
+
+    Where `accepted` (0-dim, bool) is false nothing changes.
+    """
     boxed = list(weights)
-    if boxed:
+    if not boxed:
+        return
+    if accepted is None:
         torch._foreach_clamp_min_(boxed, -bound)
         torch._foreach_clamp_max_(boxed, bound)
+        return
+    flat = flatten(boxed)
+    chosen = torch.where(accepted, flat.clamp(-bound, bound), flat)
+    torch._foreach_copy_(boxed, unflatten(chosen, boxed))
+
+
+def flatten(tensors: Iterable[Tensor]) -> Tensor:
+    """All numbers of the tensors as one vector."""
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def unflatten(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors, in the shapes of `like`, of which `flatten` made the vector."""
+    parts = torch.split(flat, [tensor.numel() for tensor in like])
+    return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]
 
 
 def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:

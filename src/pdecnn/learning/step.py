@@ -4,7 +4,7 @@ Batch, augmentation, gradient, finite check, update, projection, average and sum
 waits for a number, so that on a GPU the whole step can be captured as one graph.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,7 +16,14 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.data.random_numbers import stable_seed
 from pdecnn.learning.capture import compiled_network
 from pdecnn.learning.objective import Objective, WeightsInTime
-from pdecnn.learning.optimizer import MovingAverage, ProjectedSGD, project_, update_
+from pdecnn.learning.optimizer import (
+    MovingAverage,
+    ProjectedSGD,
+    flatten,
+    project_,
+    unflatten,
+    update_,
+)
 from pdecnn.learning.precision import LossScale, compute_scores
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
@@ -88,16 +95,15 @@ class TrainingStep:
         self.objective = objective
         self.weights_in_time = WeightsInTime(network)
         self.loss_scale = LossScale(config.precision, device)
-        self.weights: list[Tensor] = [
-            weight for weight in network.parameters() if weight.requires_grad
-        ]
+        self.weights: list[Tensor] = []
+        self.velocities: list[Tensor] = []
+        self.collect_weights()
         self.moving_average = None
         if average is not None and config.average_decay is not None:
             self.moving_average = MovingAverage(average, network, config.average_decay)
         buffers = list(network.buffers())
         kinds = dict.fromkeys(buffer.dtype for buffer in buffers)
         self.statistics = [[b for b in buffers if b.dtype == kind] for kind in kinds]
-        self.velocities = [optimizer.velocity(weight) for weight in self.weights]
         shape = (len(train) // config.batch_size, config.batch_size)
         self.batches = torch.zeros(shape, dtype=torch.int64, device=device)
         self.rates = torch.zeros(shape[0], dtype=weight.dtype, device=device)
@@ -106,6 +112,15 @@ class TrainingStep:
         # Sums over the epoch of loss parts, right answers and images; float64 where there is any.
         wide = torch.float32 if device.type == "mps" else torch.float64
         self.sums = torch.zeros(6, device=device, dtype=wide)
+
+    def collect_weights(self) -> bool:
+        """Find the weights that are trained now; whether they are others than before."""
+        trained = [weight for weight in self.network.parameters() if weight.requires_grad]
+        if list(map(id, trained)) == list(map(id, self.weights)):
+            return False
+        self.weights = list(trained)
+        self.velocities = [self.optimizer.velocity(weight) for weight in trained]
+        return True
 
     @property
     def state(self) -> list[Tensor]:
@@ -125,7 +140,7 @@ class TrainingStep:
     def __call__(self) -> None:
         """Take the step; on a GPU it is only launched."""
         # A batch that is thrown away must leave no trace in the statistics of the batch norms.
-        statistics = [_flatten(buffers) for buffers in self.statistics]
+        statistics = [flatten(buffers) for buffers in self.statistics]
         rate, parts = self._prepare()
         self._apply(rate, self._gradient(parts), statistics)
 
@@ -183,11 +198,11 @@ class TrainingStep:
     @torch.no_grad()
     def _apply(self, rate: Tensor, gradient: Gradient, statistics: list[Tensor]) -> None:
         """Update everything if loss and gradient are finite; count the step if not."""
-        flat = _flatten(gradient.parts)
+        flat = flatten(gradient.parts)
         if self.loss_scale.active:
             flat = flat / self.loss_scale.value
         if gradient.regularization:
-            flat = flat + _flatten(gradient.regularization)
+            flat = flat + flatten(gradient.regularization)
         norm = torch.linalg.vector_norm(flat)
         finite_loss = gradient.values[0].isfinite()
         in_range = ~torch.stack(gradient.outside).any() if gradient.outside else None
@@ -214,17 +229,17 @@ class TrainingStep:
 
     def _update(self, flat: Tensor, rate: float | Tensor, accepted: Tensor | None) -> None:
         """Move the weights and their average, where the step is accepted."""
-        gradients = _unflatten(flat, self.weights)
+        gradients = unflatten(flat, self.weights)
         update_(self.weights, self.velocities, gradients, rate, self.config, accepted)
-        project_(self.optimizer.boxed, self.config.box_bound)
+        project_(self.optimizer.boxed, self.config.box_bound, accepted)
         if self.moving_average is not None:
             self.moving_average.update_(accepted)
 
     def _choose_statistics(self, before: list[Tensor], accepted: Tensor) -> None:
         """Put the statistics of the batch norms back, unless the step is accepted."""
         for buffers, old in zip(self.statistics, before, strict=True):
-            chosen = torch.where(accepted, _flatten(buffers), old)
-            torch._foreach_copy_(buffers, _unflatten(chosen, buffers))
+            chosen = torch.where(accepted, flatten(buffers), old)
+            torch._foreach_copy_(buffers, unflatten(chosen, buffers))
 
     def _count(
         self,
@@ -282,12 +297,3 @@ class TrainingStep:
         finally:
             for name in names:
                 delattr(self, name)
-
-
-def _flatten(tensors: list[Tensor]) -> Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors])
-
-
-def _unflatten(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    parts = torch.split(flat, [tensor.numel() for tensor in like])
-    return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]

@@ -22,6 +22,7 @@ from pdecnn.learning.progress import Progress
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
+from pdecnn.pde.acceleration import has_hooks
 
 SYNCHRONIZE_INTERVAL = 20
 """Steps on a GPU between two looks at how they went."""
@@ -110,6 +111,7 @@ class Trainer:
             average=self.average,
             seed=seed,
         )
+        self._steps_left = 0
         self._launch: Callable[[], None] | None = None
         self._score: Callable[[Callable[[], None]], Tensor] | None = None
 
@@ -154,16 +156,17 @@ class Trainer:
         interval = SYNCHRONIZE_INTERVAL if self.sums.is_cuda else 1
         self.begin_epoch()
         batch = self.progress.batch
-        try:
-            while batch < self.steps_per_epoch:
+        while batch < self.steps_per_epoch:
+            try:
                 poll()
-                self.step()
-                batch += 1
-                if batch % interval == 0 or batch == self.steps_per_epoch:
-                    self.synchronize()
-                on_step()
-        finally:
-            self.synchronize()
+            except BaseException:
+                self.synchronize()  # a checkpoint may follow
+                raise
+            self.step()
+            batch += 1
+            if batch % interval == 0 or batch == self.steps_per_epoch:
+                self.synchronize()
+            on_step()
 
     def begin_epoch(self) -> None:
         """Put the order and the learning rates of the current epoch on the device."""
@@ -189,15 +192,21 @@ class Trainer:
             )
         )
         self.network.train()
+        if step.collect_weights():
+            self._launch = None  # what was captured trains others
+        self._steps_left = self.steps_per_epoch - progress.batch
 
     def step(self) -> None:
         """One update from the next batch, or none if its loss or gradient is not finite.
 
         On a GPU it is launched only: `synchronize` says how it went.
         """
+        if self._steps_left == 0:
+            raise RuntimeError("the epoch has no batch left; call begin_epoch()")
         if self._launch is None:
             self._launch = self._captured_step() or self._step
         self._launch()
+        self._steps_left -= 1
 
     def synchronize(self) -> None:
         """Wait for the device, bring `progress` up to date, and raise if the training failed."""
@@ -214,16 +223,24 @@ class Trainer:
         """Whether steps are replayed from a graph."""
         return isinstance(self._launch, CapturedFunction)
 
+    @property
+    def _wants_capture(self) -> bool:
+        return self.config.capture and self.sums.is_cuda
+
     def _captured_step(self) -> CapturedFunction | None:
         """The step as a graph; None where there is no GPU, or it is not wanted or possible."""
         step = self._step
-        if not (self.config.capture and self.sums.is_cuda):
+        if not self._wants_capture:
+            return None
+        if has_hooks(self.network):
+            self.note("the network has hooks, which no graph would run: operators run one by one")
             return None
         return capture(step, step.state, step.compiled(), name="training step", note=self.note)
 
     def _captured_scores(self) -> Callable[[Callable[[], None]], Tensor] | None:
-        """How to score the validation images by a graph; None where steps are not captured."""
-        if self._score is None and self.captured:
+        """How to score the validation images by a graph; None where that is not wanted."""
+        # Not: where steps are captured. A training resumed in its validation has taken none.
+        if self._score is None and self._wants_capture and not has_hooks(self.evaluated):
             network = self.evaluated
             scores = CapturedScores(
                 network,
@@ -275,7 +292,6 @@ class Trainer:
         return EpochReport(
             epoch=progress.epoch,
             step=progress.step,
-            # Not the optimiser's, which has no rate yet if a resumed training validates first.
             learning_rate=self._learning_rate(progress.step - 1),
             loss=loss,
             data_loss=data_loss,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -14,6 +15,12 @@ from pdecnn.errors import ConfigError, unknown_name
 
 STANDARDIZATIONS = ("image", "dataset", "none")
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+
+@cache
+def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """These numbers as a tensor, copied to the device once: a copy would wait for a GPU."""
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,8 +71,9 @@ class Preprocessing:
             pixels = _standardize_each(pixels)
         elif self.mean is not None and self.std is not None:
             shape = (1, -1, *(1,) * (pixels.dim() - 2))
-            mean = pixels.new_tensor(self.mean).view(shape)
-            pixels = (pixels - mean) / pixels.new_tensor(self.std).view(shape)
+            mean = constant(self.mean, pixels.dtype, pixels.device).view(shape)
+            std = constant(self.std, pixels.dtype, pixels.device).view(shape)
+            pixels = (pixels - mean) / std
         return pixels.to(dtype)
 
     def to_dict(self) -> dict[str, Any]:

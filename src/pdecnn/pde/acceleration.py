@@ -44,6 +44,17 @@ def _compiler_settings() -> Iterator[AbstractContextManager[None]]:
     yield generation.patch(deterministic=True)
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a user's function runs with a part of the module or the gradient of a weight."""
+    return any(
+        part._forward_hooks
+        or part._forward_pre_hooks
+        or part._backward_hooks
+        or part._backward_pre_hooks
+        for part in module.modules()
+    ) or any(weight._backward_hooks for weight in module.parameters())
+
+
 def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
     """The function as one graph for each shape of its arguments; a break in it is an error."""
     compiled: Callable[..., Any] = torch.compile(
@@ -65,11 +76,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def compiled_modules(modules: Iterable[nn.Module], backend: str) -> Iterator[None]:
     """Within it calls of these modules run compiled."""
-    modules = list(modules)
-    for module in modules:
+    before = [(module, module._compiled_call_impl) for module in modules]
+    for module, _ in before:
         module.compile(backend=backend, fullgraph=True, dynamic=False)
     try:
         yield
     finally:
-        for module in modules:
-            module._compiled_call_impl = None
+        for module, own in before:
+            module._compiled_call_impl = own

@@ -112,7 +112,8 @@ IDENTITY = Activation(
     antiderivative=_half_square,
 )
 
-_ACTIVATIONS = {activation.name: activation for activation in (RELU, TANH, IDENTITY)}
+BUILT_IN = (RELU, TANH, IDENTITY)
+_ACTIVATIONS = {activation.name: activation for activation in BUILT_IN}
 
 
 def register_activation(activation: Activation) -> Activation:

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pdecnn.errors import ConfigError
-from pdecnn.pde.acceleration import compiled
+from pdecnn.pde.acceleration import compiled, has_hooks
+from pdecnn.pde.activations import BUILT_IN
+from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.fused import fused_steps
 from pdecnn.pde.grid import Grid, largest_magnitude
 from pdecnn.pde.integrators import (
@@ -27,10 +29,20 @@ from pdecnn.pde.integrators import (
     Shear,
     State,
 )
-from pdecnn.pde.layers import LAYERS
+from pdecnn.pde.layers import LAYERS, AbstractLayer
+from pdecnn.pde.normalization import BATCH_NORMS, ChannelAffine, TotalVariationNorm
 
 BACKPROP_MODES = ("stored", "checkpointed", "reversible", "exact")
 REVERSING_MODES = ("reversible", "exact")
+
+_DETERMINISTIC = {
+    *LAYERS.values(),
+    *BATCH_NORMS,
+    Convolution,
+    TotalVariationNorm,
+    ChannelAffine,
+    nn.Identity,
+}
 
 Slots = dict[int, dict[str, int]]
 """For each layer, by identity, the place of each of its weights among the block's."""
@@ -144,9 +156,15 @@ def propagate_checkpointed(stepping: TimeStepping, state: State) -> State:
 
 
 def _may_be_random(steps: Sequence[Layers]) -> bool:
-    """Whether recomputation may need the random numbers again; our own layers draw none."""
-    own = tuple(LAYERS.values())
-    return any(type(layer) not in own for layers in steps for layer in layers)
+    """Whether recomputation may need random numbers again: unless all is known to draw none."""
+    layers = [layer for step in steps for layer in step]
+    activations = [layer.activation for layer in layers if isinstance(layer, AbstractLayer)]
+    parts = [part for layer in layers for part in layer.modules()]
+    return (
+        any(type(part) not in _DETERMINISTIC for part in parts)
+        or any(activation not in BUILT_IN for activation in activations)
+        or any(has_hooks(layer) for layer in layers)
+    )
 
 
 def propagate_reversible(stepping: TimeStepping, state: State) -> State:

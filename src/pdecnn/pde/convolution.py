@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from pdecnn.checks import check_count, is_count
 from pdecnn.errors import ConfigError
+from pdecnn.pde.acceleration import is_accelerated
 
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _CONVOLVE_TRANSPOSED = {
@@ -17,6 +18,7 @@ _CONVOLVE_TRANSPOSED = {
     3: functional.conv_transpose3d,
 }
 SPATIAL_AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
+_CHANNEL_GROUP = 8
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 # norm_bound is computed in float64; this margin keeps it an upper bound after rounding.
 _ROUNDING_MARGIN = 1 + 1e-12
@@ -62,7 +64,13 @@ class Convolution(nn.Module):
         """K features."""
         check_features(features, self.in_channels, self.dimension, self.stencil)
         convolve = _CONVOLVE[self.dimension]
-        return convolve(features, self.stencil, padding=self.padding)
+        stencil: Tensor = self.stencil
+        missing = -self.in_channels % _CHANNEL_GROUP
+        if missing and features.is_cuda and is_accelerated():
+            # Matrix units take channels by eights; an image has three.
+            pad = (0, 0) * self.dimension + (0, missing)
+            features, stencil = functional.pad(features, pad), functional.pad(stencil, pad)
+        return convolve(features, stencil, padding=self.padding)
 
     def adjoint(self, features: Tensor, *, negative: bool = False) -> Tensor:
         """K^T features, or -K^T features: a stencil costs less to negate than features."""

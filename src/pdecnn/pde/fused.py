@@ -243,6 +243,30 @@ def _added(total: Tensor | None, part: Tensor) -> Tensor:
     return part if total is None else total + part
 
 
+def _begin_back(gradients: Sequence[Tensor | None], plan: Plan) -> tuple[list[Tensor], int]:
+    """The gradients of the outcome, and the number of updates whose gradient is still to come.
+
+    Nobody uses the velocity of an outcome, and its gradient comes from the last position alone:
+    that needs no zeros and no sum.
+    """
+    known, last, left = list(gradients), plan.updates[-1], len(plan.updates)
+    given = known[last.target]
+    if last.layer is None and known[last.source] is None and given is not None:
+        known[last.source] = given if last.factor == 1 else last.factor * given
+        left -= 1
+    some = next(gradient for gradient in known if gradient is not None)
+    return [torch.zeros_like(some) if g is None else g for g in known], left
+
+
+def _refuse_second_derivatives() -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "second derivatives through fused kernels are not available; where "
+            "create_graph=True is needed compute outside of `accelerated`, with "
+            "backprop='stored' or 'checkpointed'"
+        )
+
+
 class _FusedSteps(torch.autograd.Function):
     """The updates of a plan and their gradient."""
 
@@ -287,6 +311,7 @@ class _FusedSteps(torch.autograd.Function):
             if plan.grid is not None:
                 extents.append(largest_magnitude(state.values[target]))
         ctx.plan, ctx.num_components = plan, num_components
+        ctx.set_materialize_grads(False)
         kept = saved if keep else state.values
         ctx.save_for_backward(*kept, *weights.scales, *weights.biases, stencils)
         if plan.grid is None:
@@ -297,12 +322,7 @@ class _FusedSteps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outcome_gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "second derivatives through fused kernels are not available; where "
-                "create_graph=True is needed compute outside of `accelerated`, with "
-                "backprop='stored' or 'checkpointed'"
-            )
+        _refuse_second_derivatives()
         plan: Plan = ctx.plan
         num_components: int = ctx.num_components
         num_layers = len(plan.epsilons)
@@ -311,7 +331,8 @@ class _FusedSteps(torch.autograd.Function):
         kept, scales, biases = kept[:cut], kept[cut : cut + num_layers], kept[cut + num_layers :]
         weights = _Weights(stencils, tuple(scales), tuple(biases))
         written = [plan.is_written(k) for k in range(num_components)]
-        gradients = _State(outcome_gradients[:num_components], written)
+        outcome_values, left = _begin_back(outcome_gradients[:num_components], plan)
+        gradients = _State(outcome_values, written)
         state = None
         if not plan.keep:
             state = _State(kept, [plan.is_read(k) for k in range(num_components)])
@@ -325,7 +346,8 @@ class _FusedSteps(torch.autograd.Function):
             if layer is None:
                 if state is not None:
                     state.add(target, source, -factor, plan.grid)
-                gradients.add(source, target, factor, None)
+                if k < left:
+                    gradients.add(source, target, factor, None)
                 continue
             own = weights.of(plan, layer)
             gradient = gradients.copy_of(target)

@@ -328,7 +328,9 @@ def test_what_changes_no_result_may_differ(killed, undisturbed, tmp_path):
     config = small_config(data__folder="elsewhere", training__time_limit_seconds=1e9)
     pdecnn.train(config, output=folder, resume=True)
     assert fingerprint(folder) == fingerprint(undisturbed.folder)
-    assert pdecnn.experiments.Run(folder).config == small_config()
+    # What 'auto' meant when the run was made is written down, and 'auto' means that from then on.
+    assert config.training.precision == "auto"
+    assert pdecnn.experiments.Run(folder).config == small_config(training__precision="float32")
 
 
 def test_a_moved_run_goes_on(killed, undisturbed, tmp_path):

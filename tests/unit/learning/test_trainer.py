@@ -202,6 +202,30 @@ def first_step(trainer):
     trainer.synchronize()
 
 
+def test_weights_may_be_frozen_and_thawed_between_epochs():
+    trainer = make_trainer()
+    stencil = trainer.network.opening.convolution.stencil
+    stencil.requires_grad_(False)
+    before = stencil.detach().clone()
+    first_step(trainer)
+    assert torch.equal(stencil, before)
+    stencil.requires_grad_(True)
+    first_step(trainer)
+    assert not torch.equal(stencil, before)
+
+
+def test_a_parametrised_classifier_trains():
+    network = make_network()
+    torch.nn.utils.parametrizations.weight_norm(network.classifier, "weight")
+    trainer = make_trainer(network)
+    before = network.classifier.weight.detach().clone()
+    trainer.begin_epoch()
+    for _ in range(2):
+        trainer.step()
+    trainer.synchronize()
+    assert not torch.equal(network.classifier.weight, before)
+
+
 def range10():
     return tuple(0.5 + k / 10 for k in range(10))
 

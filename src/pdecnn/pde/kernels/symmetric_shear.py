@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pdecnn.pde.acceleration import has_hooks
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.layers import SymmetricLayer
 from pdecnn.pde.normalization import TotalVariationNorm
@@ -337,7 +338,7 @@ def _fits_features(features: Tensor) -> bool:
 
 
 def _fits_layer(layer: nn.Module) -> bool:
-    if type(layer) is not SymmetricLayer or any(map(_has_hooks, layer.modules())):
+    if type(layer) is not SymmetricLayer or has_hooks(layer):
         return False
     norm, activation = layer.normalization, layer.activation
     return (
@@ -357,15 +358,6 @@ def _fits_weights(layer: nn.Module, features: Tensor) -> bool:
     return set(weights) == {STENCIL, SCALE, BIAS} and all(
         weight.dtype == torch.float32 and weight.device == features.device
         for weight in weights.values()
-    )
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
     )
 
 

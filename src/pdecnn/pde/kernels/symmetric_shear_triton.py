@@ -395,9 +395,13 @@ def _accumulate(
     PADDED: tl.constexpr,
     BLOCK_P: tl.constexpr,
     NUM_STEPS: tl.constexpr,
+    WIDE: tl.constexpr,
     EMULATE: tl.constexpr,
 ):
-    """total + sum over pixels p of rows[p, o] features[p + offset(tap), i]."""
+    """total + sum over pixels p of rows[p, o] features[p + offset(tap), i].
+
+    As (o, i) with WIDE, else as (i, o).
+    """
     dtype: tl.constexpr = rows.dtype.element_ty
     for step in tl.range(0, NUM_STEPS):
         pixels = (first + step) * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -409,7 +413,10 @@ def _accumulate(
         right = tl.load(pointers, mask=here, other=0.0)
         left = _narrow(left, dtype, EMULATE)
         right = _narrow(right, dtype, EMULATE)
-        total = tl.dot(tl.trans(left), right, total, input_precision="ieee")
+        if WIDE:
+            total = tl.dot(tl.trans(left), right, total, input_precision="ieee")
+        else:
+            total = tl.dot(tl.trans(right), left, total, input_precision="ieee")
     return total
 
 
@@ -442,16 +449,23 @@ def stencil_gradient_kernel(
     tap = column // CHANNELS
     steps = _shift(tap, WIDTH, False) * CHANNELS + column % CHANNELS
     first = chunk * NUM_STEPS
-    total = tl.zeros((PADDED, BLOCK_N), dtype=tl.float32)
+    # The matrix unit takes products of at least 64 rows: few channels go into its columns.
+    WIDE: tl.constexpr = PADDED >= 64
+    if WIDE:
+        total = tl.zeros((PADDED, BLOCK_N), dtype=tl.float32)
+    else:
+        total = tl.zeros((BLOCK_N, PADDED), dtype=tl.float32)
     total = _accumulate(
         total, activated, target_gradient, tap, steps, first, num_pixels, HEIGHT, WIDTH, CHANNELS,
-        PADDED, BLOCK_P, NUM_STEPS, EMULATE,
+        PADDED, BLOCK_P, NUM_STEPS, WIDE, EMULATE,
     )  # fmt: skip
     total = -factor * total
     total = _accumulate(
         total, hidden_gradient, source, tap, steps, first, num_pixels, HEIGHT, WIDTH, CHANNELS,
-        PADDED, BLOCK_P, NUM_STEPS, EMULATE,
+        PADDED, BLOCK_P, NUM_STEPS, WIDE, EMULATE,
     )  # fmt: skip
+    if not WIDE:
+        total = tl.trans(total)
     out = tl.arange(0, PADDED)
     places = partial_sums + chunk * (CHANNELS * LENGTH)
     places = places + (out * LENGTH)[:, None] + column[None, :]
