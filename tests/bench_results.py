@@ -1,5 +1,6 @@
 """A result of `pdecnn bench` as a GPU might give it, made up, with a depth that does not fit."""
 
+from pdecnn.experiments.bench import FORMAT_VERSION
 from pdecnn.pde.backprop import BACKPROP_MODES
 
 ENVIRONMENT = {
@@ -28,7 +29,14 @@ def make_time(median, spread=0.02):
 
 
 def make_part(**values):
-    return {"version": "GPU version", "environment": ENVIRONMENT, "repeats": 3, **values}
+    return {
+        "version": "GPU version",
+        "quick": False,
+        "environment": ENVIRONMENT,
+        "measuring_seconds": 12.3,
+        "repeats": 3,
+        **values,
+    }
 
 
 def make_steps():
@@ -44,6 +52,7 @@ def make_steps():
             "moved_bytes": moved_bytes,
             "floor_seconds": 0.0003,
             "roofline_fraction": 0.0003 / seconds,
+            "captured": {"captured": True, "eager": False}.get(variant),
             "notes": [],
         }
 
@@ -63,34 +72,57 @@ def make_steps():
 
 def make_depth(depths=(3, 10, 30, 100, 300, 1000)):
     growth = {"stored": 1.0, "checkpointed": 0.5, "reversible": 0.0, "exact": 0.0}
+    memory_rows = [
+        {
+            "dynamics": dynamics,
+            "num_steps": num_steps,
+            "backprop": mode,
+            "activation_bytes": (
+                int(1.5e8 * num_steps ** growth[mode])
+                if (mode, num_steps) != ("stored", 1000)
+                else None
+            ),
+            "weight_bytes": 37_000 * num_steps,
+        }
+        for dynamics, some in (("hamiltonian", depths), ("second_order", (depths[0], depths[-1])))
+        for num_steps in some
+        for mode in BACKPROP_MODES
+    ]
+    rows = []
+    for num_steps in depths:
+        if num_steps != 300:
+            few = ("stored", "reversible", "exact")
+            rows += make_depth_times(num_steps, "eager", few if num_steps == 1000 else None)
+        if num_steps in (3, 30):
+            few = ("stored", "reversible")
+            rows += make_depth_times(num_steps, "captured", few if num_steps == 30 else None)
+    values = {"channels": 32, "batch_size": 125, "image_size": 32, "memory": "peak"}
+    return make_part(**values, memory_rows=memory_rows, rows=rows)
+
+
+def make_depth_times(num_steps, variant, modes=None):
     cost = {"stored": 1.0, "checkpointed": 1.3, "reversible": 1.35, "exact": 1.45}
     rows = []
-    for dynamics in ("hamiltonian", "second_order"):
-        for num_steps in depths:
-            for captured in (False, True) if num_steps in (3, 30, 100) else (False,):
-                for mode in BACKPROP_MODES:
-                    fits = (mode, num_steps) != ("stored", 1000)
-                    seconds = cost[mode] * num_steps * (1e-4 if captured else 5e-4) + 1e-3
-                    rows.append(
-                        {
-                            "dynamics": dynamics,
-                            "num_steps": num_steps,
-                            "backprop": mode,
-                            "captured": captured,
-                            "activation_bytes": (
-                                int(1.5e8 * num_steps ** growth[mode]) if fits else None
-                            ),
-                            "weight_bytes": 37_000 * num_steps,
-                            "time": make_time(seconds) if fits else None,
-                            "ratio_to_stored": cost[mode] if num_steps < 1000 else None,
-                            "notes": [],
-                        }
-                    )
-    return make_part(channels=32, batch_size=125, image_size=32, memory="peak", rows=rows)
+    for mode in modes or BACKPROP_MODES:
+        fits = (mode, num_steps) != ("stored", 1000)
+        seconds = cost[mode] * num_steps * (1e-4 if variant == "captured" else 5e-4) + 1e-3
+        rows.append(
+            {
+                "dynamics": "hamiltonian",
+                "num_steps": num_steps,
+                "backprop": mode,
+                "variant": variant,
+                "captured": variant == "captured" if fits else None,
+                "time": make_time(seconds) if fits else None,
+                "ratio_to_stored": cost[mode] if num_steps < 1000 else None,
+                "notes": [],
+            }
+        )
+    return rows
 
 
 def make_large():
-    row = {"size": [2048, 2048], "num_steps": 3, "notes": []}
+    row = {"size": [2048, 2048], "num_steps": 3, "captured": False, "notes": []}
     return make_part(
         channels=[32, 64, 112, 112],
         memory="peak",
@@ -117,7 +149,12 @@ def make_digits():
 
 
 def make_compile():
-    row = {"network": "parabolic_cifar10", "cold_seconds": 41.23, "cached_seconds": 9.87}
+    row = {
+        "network": "parabolic_cifar10",
+        "cold_seconds": 41.23,
+        "cached_seconds": 9.87,
+        "cached_share": 9.87 / 41.23,
+    }
     return make_part(batch_size=125, rows=[row])
 
 
@@ -129,4 +166,4 @@ def make_result():
         "large": make_large(),
         "compile": make_compile(),
     }
-    return {"format_version": 1, "parts": parts}
+    return {"format_version": FORMAT_VERSION, "parts": parts}

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from pdecnn.experiments.bench import PARTS
+from pdecnn.reports.bench_files import write_bench
+from tests.bench_results import make_result
 from tests.runs import command
 
 
@@ -31,6 +33,46 @@ def test_a_quick_bench_gives_json_files_and_says_what_it_does(tmp_path):
         "ResNet-32",
     }
     assert all(row["time"]["repeats"] >= 5 for row in steps)
+
+
+def test_parts_are_named_with_commas_or_one_by_one(tmp_path):
+    done = command("bench", "--quick", "--only", "compile, large", "--json", cwd=tmp_path)
+    assert done.code == 0, done.stderr
+    assert list(json.loads(done.stdout)["parts"]) == ["large", "compile"]
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "words"),
+    [
+        ('{"format_version": 1, "parts": {}}', 5, "has format 1"),
+        ('{"format_version": 2, "parts": {"steps": {}}}', 5, "damaged"),
+        (None, 2, "cannot be used"),
+    ],
+)
+def test_a_wrong_output_is_said_in_one_line_before_anything_is_measured(
+    tmp_path, content, code, words
+):
+    folder = tmp_path / "results"
+    if content is None:
+        folder.write_text("a file")
+    else:
+        folder.mkdir()
+        (folder / "speed.json").write_text(content)
+    done = command("bench", "--quick", "--only", "large", "--output", "results", cwd=tmp_path)
+    assert done.code == code
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "unexpected" not in done.stderr
+
+
+def test_a_quick_bench_does_not_replace_published_parts(tmp_path):
+    write_bench(make_result(), tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    done = command("bench", "--quick", "--only", "large", "--output", ".", cwd=tmp_path)
+    assert done.code == 2
+    assert "holds full measurements" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_part_alone_is_a_table(tmp_path):

@@ -359,6 +359,7 @@ def test_errors_become_one_line_and_an_exit_code(run_command, monkeypatch, error
         (KeyError("ours"), "unexpected KeyError: 'ours'; run again with --debug"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "not enough memory; lower"),
         (MemoryError(), "not enough memory; lower"),
+        (RuntimeError("an illegal memory access was encountered"), "unexpected RuntimeError: an"),
     ],
 )
 def test_a_fault_of_ours_is_one_line_too(run_command, monkeypatch, error, message):

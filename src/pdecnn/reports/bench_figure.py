@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from pdecnn.experiments.bench.trainers import EAGER
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, SMALL, WIDTH
 
@@ -28,18 +29,19 @@ _LOOKS: dict[str, dict[str, Any]] = {
 
 
 def draw_depth(part: dict[str, Any]) -> Figure:
-    """A row of two panels for each dynamics: memory, and the time of an eager training step."""
-    rows = [row for row in part["rows"] if not row["captured"]]
+    """A row of two panels for each timed dynamics: memory, and time of an eager training step."""
+    rows = [row for row in part["rows"] if row["variant"] == EAGER]
     names = list(dict.fromkeys(row["dynamics"] for row in rows))
     figure = Figure(figsize=(WIDTH, 0.6 + 2.4 * len(names)), layout="constrained")
     panels = figure.subplots(len(names), 2, squeeze=False, sharex=True, sharey="col")
     for name, (memory, time) in zip(names, panels, strict=True):
-        mine = [row for row in rows if row["dynamics"] == name]
-        _draw_panel(memory, mine, lambda row: row["activation_bytes"] / 1e6)
-        _draw_panel(time, mine, lambda row: 1e3 * row["time"]["median_seconds"])
+        mine = [row for row in part["memory_rows"] if row["dynamics"] == name]
+        depths = sorted({row["num_steps"] for row in mine})
+        _draw_panel(memory, mine, depths, _megabytes)
+        _draw_panel(time, [row for row in rows if row["dynamics"] == name], depths, _milliseconds)
         word = "peak activations" if part["memory"] == "peak" else "saved for backward"
         memory.set_ylabel(f"{word} (MB)")
-        time.set_ylabel("time of a training step (ms)")
+        time.set_ylabel("time of an eager training step (ms)")
         for axes in (memory, time):
             axes.set_title(name.replace("_", " "), loc="left")
     for axes in panels[-1]:
@@ -49,18 +51,30 @@ def draw_depth(part: dict[str, Any]) -> Figure:
     return figure
 
 
+def _megabytes(row: dict[str, Any]) -> float | None:
+    found = row["activation_bytes"]
+    return None if found is None else found / 1e6
+
+
+def _milliseconds(row: dict[str, Any]) -> float | None:
+    return None if row["time"] is None else 1e3 * row["time"]["median_seconds"]
+
+
 def _draw_panel(
-    axes: Axes, rows: list[dict[str, Any]], value: Callable[[dict[str, Any]], float]
+    axes: Axes,
+    rows: list[dict[str, Any]],
+    depths: list[int],
+    value: Callable[[dict[str, Any]], float | None],
 ) -> None:
-    depths = sorted({row["num_steps"] for row in rows})
     missing = []
     for mode in BACKPROP_MODES:
         points = []
         for row in (row for row in rows if row["backprop"] == mode):
-            if row["time"] is None or row["activation_bytes"] is None:
+            found = value(row)
+            if found is None:
                 missing.append(f"{mode} at {row['num_steps']:,}")
             else:
-                points.append((row["num_steps"], value(row)))
+                points.append((row["num_steps"], found))
         if points:
             axes.plot(*zip(*points, strict=True), **_LOOKS[mode])
     axes.set_xscale("log")

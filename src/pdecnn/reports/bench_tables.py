@@ -4,12 +4,22 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from pdecnn.experiments.bench.trainers import CAPTURED
 from pdecnn.pde.backprop import BACKPROP_MODES
-
-NOT_THERE = "-"
-NO_MEMORY = "out of memory"
-
-Rows = list[dict[str, Any]]
+from pdecnn.reports.bench_cells import (
+    MARK,
+    NOT_THERE,
+    by_mode,
+    gigabytes,
+    how,
+    largest_spread,
+    megabytes,
+    milliseconds,
+    spread,
+    three_digits,
+    time_and_ratio,
+    went_otherwise,
+)
 
 
 class Table(NamedTuple):
@@ -43,7 +53,7 @@ def describe_part(part: dict[str, Any]) -> str:
     repeats = f" Medians of {part['repeats']} repeats." if "repeats" in part else ""
     return (
         f"{part['version']}.{repeats} {describe_hardware(part)}; {software}; "
-        f"{environment['date']}, commit {commit}."
+        f"{environment['date']}, commit {commit}; measured in {part['measuring_seconds']:.0f} s."
     )
 
 
@@ -53,17 +63,17 @@ def describe_hardware(part: dict[str, Any]) -> str:
     processor = f"{hardware['processor']} with {hardware['cpu_cores']} cores"
     if hardware["gpu"] is None:
         return processor
-    return f"{hardware['gpu']} with {_gigabytes(hardware['gpu_bytes'])} GB beside {processor}"
+    return f"{hardware['gpu']} with {gigabytes(hardware['gpu_bytes'])} GB beside {processor}"
 
 
 def _steps(part: dict[str, Any]) -> list[Table]:
     times = [
         (
             _short(row["network"]),
-            row["variant"],
+            how(row),
             str(row["batch_size"]),
-            _milliseconds(row["time"]),
-            _spread(row["time"]),
+            milliseconds(row["time"]),
+            spread(row["time"]),
             NOT_THERE if row["time"] is None else f"{row['images_per_second']:,.0f}",
             NOT_THERE if row["time"] is None else f"{row['roofline_fraction']:.1%}",
         )
@@ -74,9 +84,9 @@ def _steps(part: dict[str, Any]) -> list[Table]:
             _short(row["network"]),
             str(row["batch_size"]),
             f"{row['flops'] / 1e9:,.4g}",
-            _gigabytes(row["minimum_bytes"]),
-            _gigabytes(row["moved_bytes"]),
-            _three_digits(1e3 * row["floor_seconds"]),
+            gigabytes(row["minimum_bytes"]),
+            gigabytes(row["moved_bytes"]),
+            three_digits(1e3 * row["floor_seconds"]),
         )
         for row in part["rows"]
         if row["moved_bytes"] is not None
@@ -99,7 +109,8 @@ def _steps(part: dict[str, Any]) -> list[Table]:
             "captured, eager: pdecnn's whole step, replayed as one CUDA graph or launched one by "
             "one: gathering and standardising a batch, augmentation, forward, backward, "
             "regulariser, finite check, SGD, projection, sums of the metrics. plain: eager torch, "
-            "forward, cross entropy, backward and SGD on batches made before, nothing else. "
+            "forward, cross entropy, backward and SGD on batches made before, nothing else; on a "
+            "GPU in bfloat16 autocast with channels last (`torch.channels_last`), as ours. "
             "of roofline: floor over time.",
             num_names=2,
         ),
@@ -116,7 +127,7 @@ def _ceilings(roofline: dict[str, Any]) -> Table:
         "Ceilings of this machine, measured in the same run",
         ("", "fastest", "median", "slowest"),
         rows,
-        f"A copy of {_gigabytes(copy['bytes_read_and_written'] // 2)} GB within the device, bytes "
+        f"A copy of {gigabytes(copy['bytes_read_and_written'] // 2)} GB within the device, bytes "
         f"read plus written; a product of two {matrix['dtype']} matrices of {matrix['size']} rows. "
         f"Measured before and after the steps, {copy['time']['repeats']} repeats.",
     )
@@ -124,17 +135,17 @@ def _ceilings(roofline: dict[str, Any]) -> Table:
 
 def _rate(amount: float, time: dict[str, Any]) -> list[str]:
     which = ("lowest", "median", "highest")
-    return [_three_digits(amount / time[f"{word}_seconds"]) for word in which]
+    return [three_digits(amount / time[f"{word}_seconds"]) for word in which]
 
 
 def _digits(part: dict[str, Any]) -> list[Table]:
     rows = [
         (
             row["network"].removesuffix("_digits"),
-            _milliseconds(row["time"]),
-            _spread(row["time"]),
-            _milliseconds(row["plain_time"]),
-            _spread(row["plain_time"]),
+            milliseconds(row["time"]),
+            spread(row["time"]),
+            milliseconds(row["plain_time"]),
+            spread(row["plain_time"]),
             f"{row['ratio']:.3f}",
         )
         for row in part["rows"]
@@ -154,33 +165,59 @@ def _digits(part: dict[str, Any]) -> list[Table]:
 
 def _depth(part: dict[str, Any]) -> list[Table]:
     tables = []
-    for dynamics, group in groupby(part["rows"], key=lambda row: row["dynamics"]):
-        rows = list(group)
-        about = (
-            f"{dynamics}, one block of {part['channels']} channels, "
-            f"{part['image_size']}x{part['image_size']} images, batch {part['batch_size']}"
-        )
-        tables += [
+    about = (
+        f"one block of {part['channels']} channels, {part['image_size']}x{part['image_size']} "
+        f"images, batch {part['batch_size']}"
+    )
+    for dynamics, rows in groupby(part["memory_rows"], key=lambda row: row["dynamics"]):
+        tables.append(
             Table(
-                f"Memory in MB: {about}",
-                ("steps", "how", *BACKPROP_MODES),
-                [(*key, *cells) for key, cells in _by_mode(rows, _memory)],
+                f"Memory in MB: {dynamics}, {about}",
+                ("steps", *BACKPROP_MODES),
+                [(str(depth), *cells) for depth, cells in by_mode(rows, "num_steps", megabytes)],
                 _memory_note(part) + " Each step has weights of its own.",
-                num_names=2,
-            ),
+            )
+        )
+    for dynamics, rows in groupby(part["rows"], key=lambda row: row["dynamics"]):
+        times = _depth_times(list(rows))
+        tables.append(
             Table(
-                f"Time of a training step in ms: {about}",
+                f"Time of a training step in ms: {dynamics}, {about}",
                 ("steps", "how", *BACKPROP_MODES, "spread"),
-                [
-                    (*key, *cells, _largest_spread(rows, key))
-                    for key, cells in _by_mode(rows, _time_and_ratio)
-                ],
-                "The whole step; in brackets times `stored`. spread: the largest distance of a "
-                "repeat from its median among the four.",
+                times,
+                _depth_time_note(part["rows"], gaps=any(NOT_THERE in line for line in times)),
                 num_names=2,
-            ),
-        ]
+            )
+        )
     return tables
+
+
+def _depth_times(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for (depth, variant), group in groupby(
+        rows, key=lambda row: (row["num_steps"], row["variant"])
+    ):
+        mine = list(group)
+        ((_, cells),) = by_mode(mine, "num_steps", time_and_ratio)
+        lines.append((str(depth), variant, *cells, largest_spread(mine)))
+    return lines
+
+
+def _depth_time_note(rows: list[dict[str, Any]], *, gaps: bool) -> str:
+    depths = {row["num_steps"] for row in rows}
+    captured = {row["num_steps"] for row in rows if row["variant"] == CAPTURED}
+    eager = ", ".join(map(str, sorted(depths - captured)))
+    sentences = [
+        "The whole step; in brackets times `stored`. spread: the largest distance of a repeat "
+        "from its median in the line. eager: operator by operator, one step a repeat; captured: "
+        "replayed as one CUDA graph.",
+        f"With {eager} steps all times are eager." if eager else "",
+        f"{NOT_THERE}: not timed." if gaps else "",
+        f"{MARK}: not captured or not compiled as wanted."
+        if any(map(went_otherwise, rows))
+        else "",
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def _large(part: dict[str, Any]) -> list[Table]:
@@ -189,9 +226,9 @@ def _large(part: dict[str, Any]) -> list[Table]:
             "x".join(map(str, row["size"])),
             row["backprop"],
             str(row["num_steps"]),
-            _memory(row),
-            _milliseconds(row["time"]),
-            _spread(row["time"]),
+            megabytes(row),
+            milliseconds(row["time"]),
+            spread(row["time"]),
         )
         for row in part["rows"]
     ]
@@ -201,24 +238,29 @@ def _large(part: dict[str, Any]) -> list[Table]:
             f"One training step on one large input: hamiltonian, widths {widths}",
             ("input", "backprop", "steps", "memory, MB", "ms", "spread"),
             rows,
-            _memory_note(part),
+            f"Eager steps. {_memory_note(part)}",
             num_names=2,
         )
     ]
 
 
 def _compile(part: dict[str, Any]) -> list[Table]:
-    rows = [
-        (row["network"], f"{row['cold_seconds']:.1f}", f"{row['cached_seconds']:.1f}")
+    rows: list[tuple[str, ...]] = [
+        (
+            row["network"],
+            f"{row['cold_seconds']:.1f}",
+            f"{row['cached_seconds']:.1f}",
+            f"{row['cached_share']:.0%}",
+        )
         for row in part["rows"]
     ]
     return [
         Table(
             f"First training step in a fresh process, seconds, batch {part['batch_size']}",
-            ("network", "cold", "cached"),
-            rows or [("nothing is compiled on a CPU", NOT_THERE, NOT_THERE)],
+            ("network", "cold", "cached", "share"),
+            rows or [("nothing is compiled on a CPU", *[NOT_THERE] * 3)],
             "Compilation, capture and the step itself, measured once each: with empty caches, "
-            "then with those the first process left behind.",
+            "then with those the first process left behind. share: cached over cold.",
         )
     ]
 
@@ -232,73 +274,13 @@ _TABLES: dict[str, Callable[[dict[str, Any]], list[Table]]] = {
 }
 
 
-def _by_mode(
-    rows: Rows, cell: Callable[[dict[str, Any]], str]
-) -> list[tuple[tuple[str, str], list[str]]]:
-    """For each depth, eager and captured, the cells of the backprop modes."""
-    cells: dict[tuple[str, str], dict[str, str]] = {}
-    for row in rows:
-        cells.setdefault(_depth_key(row), {})[row["backprop"]] = cell(row)
-    return [(key, [found[mode] for mode in BACKPROP_MODES]) for key, found in cells.items()]
-
-
-def _depth_key(row: dict[str, Any]) -> tuple[str, str]:
-    return str(row["num_steps"]), "captured" if row["captured"] else "eager"
-
-
-def _time_and_ratio(row: dict[str, Any]) -> str:
-    if row["time"] is None:
-        return NO_MEMORY
-    ratio = row["ratio_to_stored"]
-    known = ratio is not None and row["backprop"] != "stored"
-    return _milliseconds(row["time"]) + (f" ({ratio:.2f})" if known else "")
-
-
-def _largest_spread(rows: Rows, key: tuple[str, str]) -> str:
-    times = [row["time"] for row in rows if _depth_key(row) == key and row["time"] is not None]
-    if not times:
-        return NOT_THERE
-    return f"{max(max(_distances(time)) for time in times):.0%}"
-
-
-def _distances(time: dict[str, Any]) -> tuple[float, float]:
-    median = time["median_seconds"]
-    return time["highest_seconds"] / median - 1, 1 - time["lowest_seconds"] / median
-
-
-def _memory(row: dict[str, Any]) -> str:
-    found = row["activation_bytes"]
-    if found is None:
-        return NOT_THERE if row["notes"] else NO_MEMORY
-    return f"{found / 1e6:,.0f}" if found >= 1e9 else f"{found / 1e6:,.4g}"
-
-
 def _memory_note(part: dict[str, Any]) -> str:
     if part["memory"] == "peak":
         return (
-            "Memory: the peak of forward and backward, less weights, batch and the weights' "
-            "gradients."
+            "Memory: the peak of an eager forward and backward, less weights, batch and the "
+            "weights' gradients."
         )
     return "Memory: what is saved for backward, weights left out."
-
-
-def _milliseconds(time: dict[str, Any] | None) -> str:
-    return NO_MEMORY if time is None else _three_digits(1e3 * time["median_seconds"])
-
-
-def _spread(time: dict[str, Any] | None) -> str:
-    if time is None:
-        return NOT_THERE
-    ends = (time["lowest_seconds"], time["highest_seconds"])
-    return " to ".join(_three_digits(1e3 * seconds) for seconds in ends)
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _gigabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:,.3g}"
 
 
 def _short(network: str) -> str:

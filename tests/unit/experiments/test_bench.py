@@ -13,16 +13,22 @@ import pdecnn
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.experiments.bench import PARTS, run_bench
 from pdecnn.experiments.bench.compilation import cold_and_cached
+from pdecnn.experiments.bench.depth import bench_depth
 from pdecnn.experiments.bench.digits import make_digits_pair, time_digits
-from pdecnn.experiments.bench.measurement import Timing, is_out_of_memory, time_in_turn
+from pdecnn.experiments.bench.measurement import (
+    Timing,
+    free_memory,
+    is_out_of_memory,
+    time_in_turn,
+)
 from pdecnn.experiments.bench.memory import activation_bytes
 from pdecnn.experiments.bench.plain_steps import PlainStep, regularizer
 from pdecnn.experiments.bench.plain_twin import PlainNetwork, copy_weights_
 from pdecnn.experiments.bench.resnets import CifarResNet
 from pdecnn.experiments.bench.roofline import Ceilings, Roofline
 from pdecnn.experiments.bench.sizes import CPU, GPU, QUICK
-from pdecnn.experiments.bench.steps import DYNAMICS
-from pdecnn.experiments.bench.trainers import make_steps, random_images
+from pdecnn.experiments.bench.steps import DYNAMICS, bench_steps, plain_layout
+from pdecnn.experiments.bench.trainers import TrainerSteps, make_steps, random_images
 from pdecnn.experiments.bench.work import Work, count_work
 from pdecnn.learning.objective import Objective
 from pdecnn.networks.registry import DYNAMICS as AXES
@@ -217,9 +223,60 @@ def test_what_does_not_fit_into_memory_is_a_result():
     )
     assert timings["does not"] is None
     assert len(timings["fits"].seconds) == 5
-    assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
-    assert not is_out_of_memory(RuntimeError("something else"))
-    assert not is_out_of_memory(ValueError("memory_format"))
+
+
+def error_of(call):
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever torch raises
+        call()
+    return caught.value
+
+
+def test_lack_of_memory_is_told_by_its_kind_or_its_words():
+    real = error_of(lambda: torch.empty(2**50))
+    assert type(real) is RuntimeError
+    assert is_out_of_memory(real)
+    for error in (
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 5 GB)"),
+        RuntimeError("[enforce fail] not enough memory: you tried to allocate 8 bytes"),
+    ):
+        assert is_out_of_memory(error), error
+
+
+def test_memory_in_the_words_of_another_error_is_not_lack_of_it():
+    overlap = error_of(lambda: torch.zeros(1).expand(3).add_(torch.ones(3)))
+    assert "single memory location" in str(overlap)
+    for error in (
+        overlap,
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("out of resource: shared memory, Required: 278528"),
+        RuntimeError("Pin memory thread exited unexpectedly"),
+        ValueError("memory_format"),
+        RuntimeError("something else"),
+    ):
+        assert not is_out_of_memory(error), error
+
+
+def test_memory_is_freed_without_compiling_everything_again(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.compiler, "reset", lambda: pytest.fail("the compiler was reset"))
+    free_memory()
+
+
+def test_one_call_a_repeat_is_not_timed_beforehand():
+    calls = []
+    timings = time_in_turn(
+        {name: lambda name=name: calls.append(name) for name in "ab"},
+        device=DEVICE,
+        num_repeats=5,
+        repeat_seconds=0,
+        num_warm_ups=1,
+    )
+    assert "".join(calls) == "a" + "b" + "abbaabbaab"
+    assert timings["a"].calls == 1
 
 
 def test_other_errors_are_not_taken_for_lack_of_memory():
@@ -249,6 +306,42 @@ def test_all_sizes_have_at_least_five_repeats_and_steps_enough_an_epoch():
     assert (GPU.image_size, GPU.volume_size) == (2048, 128)
 
 
+def test_the_deep_and_the_captured_are_timed_in_few_modes():
+    every = {"stored", "checkpointed", "reversible", "exact"}
+    assert {depth: set(modes) for depth, modes in GPU.timed_modes.items()} == {
+        **dict.fromkeys((3, 10, 30, 100), every),
+        1000: {"stored", "reversible", "exact"},
+    }
+    assert {depth: set(modes) for depth, modes in GPU.captured_modes.items()} == {
+        3: every,
+        30: {"stored", "reversible"},
+    }
+    for sizes in (GPU, CPU, QUICK):
+        assert set(sizes.captured_modes) <= set(sizes.timed_modes) <= set(sizes.depths)
+        for modes in (*sizes.timed_modes.values(), *sizes.captured_modes.values()):
+            assert modes[0] == "stored"  # the others are compared with it
+
+
+def test_depth_has_memory_of_all_and_times_of_some():
+    said = []
+    part = bench_depth(QUICK, DEVICE, said.append)
+    assert {(row["dynamics"], row["num_steps"]) for row in part["memory_rows"]} == {
+        (dynamics, depth) for dynamics in ("hamiltonian", "second_order") for depth in (2, 4)
+    }
+    assert all(row["activation_bytes"] > 0 for row in part["memory_rows"])
+    assert len(part["memory_rows"]) == 16
+    assert [(row["num_steps"], row["backprop"]) for row in part["rows"]] == [
+        *((2, mode) for mode in ("stored", "checkpointed", "reversible", "exact")),
+        (4, "stored"),
+        (4, "reversible"),
+    ]
+    for row in part["rows"]:
+        assert (row["dynamics"], row["variant"], row["captured"]) == ("hamiltonian", "eager", False)
+        assert (row["time"]["repeats"], row["time"]["calls_per_repeat"]) == (5, 1)
+        assert row["ratio_to_stored"] > 0
+    assert said[-1] == "time: hamiltonian, 4 steps, eager, stored, reversible"
+
+
 # ------------------------------------------------------------------ what is timed
 
 
@@ -263,8 +356,9 @@ def test_steps_go_on_epoch_after_epoch():
     before = step.trainer.network.classifier.weight.clone()
     for _ in range(7):
         step()
-    assert step.finish() == []
-    assert step.trainer.progress.batch == 1
+    assert step.finish() == {"captured": False, "notes": []}
+    assert (step.trainer.progress.epoch, step.trainer.progress.batch) == (2, 1)
+    assert step.trainer.progress.step == 7
     assert not torch.equal(step.trainer.network.classifier.weight, before)
     assert float(step.trainer.sums[5]) == 14
 
@@ -276,6 +370,34 @@ def test_a_training_that_failed_is_not_a_time():
     step()
     with pytest.raises(DivergedError):
         step.finish()
+
+
+def test_a_training_that_failed_epochs_ago_is_not_a_time():
+    step = make_small_steps()
+    weight = step.trainer.network.classifier.weight
+    good = weight.detach().clone()
+    with torch.no_grad():
+        weight.fill_(float("nan"))
+    step()
+    with torch.no_grad():
+        weight.copy_(good)
+    step(), step()
+    with pytest.raises(DivergedError):
+        step()  # the first of the next epoch
+
+
+def test_a_row_says_whether_its_step_was_captured(monkeypatch):
+    finish = TrainerSteps.finish
+
+    def finish_as_captured(self):
+        return finish(self) | {"captured": True, "notes": ["something to say"]}
+
+    monkeypatch.setattr(TrainerSteps, "finish", finish_as_captured)
+    rows = bench_steps(QUICK, DEVICE, lambda text: None)["rows"]
+    assert {(row["variant"], row["captured"], *row["notes"]) for row in rows} == {
+        ("eager", True, "something to say"),
+        ("plain", None),
+    }
 
 
 def test_random_images_are_neither_constant_nor_different_each_time():
@@ -295,6 +417,22 @@ def test_a_plain_step_takes_its_batches_in_turn_and_learns():
         step()
     assert [images is batches[k % 2][0] for k, images in enumerate(seen)] == [True] * 3
     assert not torch.equal(network.classifier.weight, before)
+
+
+def test_plain_networks_have_the_layout_that_is_fastest_on_a_gpu():
+    assert plain_layout(torch.device("cuda")) == torch.channels_last
+    assert plain_layout(DEVICE) == torch.contiguous_format
+    twin = PlainNetwork("hamiltonian", (8, 8))
+    batches = [(torch.randn(2, 3, 8, 8), torch.tensor([0, 9]))]
+    step = PlainStep(twin, batches, half=False, layout=torch.channels_last)
+    seen = []
+    for module in (twin.opening, twin.connectors[0]):
+        module.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    step()
+    kernels = [weight for weight in twin.parameters() if weight.dim() == 4]
+    assert len(seen) == 2
+    for tensor in [*seen, *kernels]:
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_memory_is_constant_in_depth_where_states_are_reversed():
@@ -337,6 +475,8 @@ def test_a_quick_run_of_a_part_says_where_it_ran():
     assert part["version"].startswith("Quick version")
     assert part["environment"]["versions"]["torch"] == torch.__version__
     assert "command" not in part["environment"]
+    assert part["quick"] is True
+    assert part["measuring_seconds"] > 0
     assert results == [result]
     assert json.loads(json.dumps(result)) == result
     assert [(row["size"], row["backprop"]) for row in part["rows"]] == [
@@ -357,13 +497,16 @@ def test_parts_keep_their_order():
 
 @pytest.mark.slow
 def test_a_first_step_is_timed_in_fresh_processes():
-    before = dict(os.environ)
-    seconds = cold_and_cached("hamiltonian_cifar10", 2, DEVICE)
+    before, said = dict(os.environ), []
+    seconds = cold_and_cached("hamiltonian_cifar10", 2, DEVICE, said.append)
     assert seconds["cold_seconds"] > 0
     assert seconds["cached_seconds"] > 0
+    assert seconds["cached_share"] == seconds["cached_seconds"] / seconds["cold_seconds"]
+    assert said[0] == "first step of hamiltonian_cifar10, cold"
+    assert said[1].startswith("it took ")
     assert dict(os.environ) == before
     with pytest.raises(RuntimeError, match=r"failed: .*unknown model"):
-        cold_and_cached("no_such_network", 2, DEVICE)
+        cold_and_cached("no_such_network", 2, DEVICE, said.append)
 
 
 @pytest.mark.slow

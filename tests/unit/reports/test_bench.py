@@ -6,9 +6,11 @@ import json
 import pytest
 from rich.console import Console
 
-from pdecnn.errors import DataError
-from pdecnn.reports.bench import bench_page, print_bench, write_bench
+from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.experiments.bench import FORMAT_VERSION
+from pdecnn.reports.bench import bench_page, print_bench
 from pdecnn.reports.bench_figure import draw_depth
+from pdecnn.reports.bench_files import check_output, write_bench
 from pdecnn.reports.bench_tables import bench_tables, describe_part
 from tests.bench_results import make_depth, make_result, make_steps
 
@@ -26,7 +28,7 @@ def test_a_part_says_hardware_versions_date_and_commit():
         "A graphics card with 150 GB",
         "16 cores",
         "torch 2.11.0, CUDA 13.0, cuDNN 91900, Python 3.12.3",
-        "2026-11-20T10:00:00+00:00, commit 0123456789ab.",
+        "2026-11-20T10:00:00+00:00, commit 0123456789ab; measured in 12 s.",
     ):
         assert word in described
 
@@ -54,34 +56,56 @@ def test_work_is_listed_once_a_network():
     ]
 
 
+def test_steps_that_ran_otherwise_than_wanted_are_not_called_captured():
+    part = make_steps()
+    row = part["rows"][0]
+    assert table_of("steps", part, 2).rows[0][1] == "captured"
+    row["notes"] = ["the training step cannot be compiled"]
+    assert table_of("steps", part, 2).rows[0][1] == "not compiled"
+    row["captured"] = False
+    table = table_of("steps", part, 2)
+    assert table.rows[0][1] == "not captured"
+    assert "Note: the training step cannot be compiled." in table.note
+    assert [row[1] for row in table.rows[1:]] == ["plain", "plain"]
+
+
+def test_the_plain_steps_are_said_to_have_their_channels_last():
+    assert "bfloat16 autocast with channels last" in table_of("steps", make_steps(), 2).note
+
+
 def test_depth_has_a_column_a_mode_and_says_what_did_not_fit():
     part = make_depth()
-    memory, time = (table_of("depth", part, k) for k in (0, 1))
-    assert memory.rows[0] == ("3", "eager", "450", "259.8", "150", "150")
-    assert memory.rows[-1] == ("1000", "eager", "out of memory", "4,743", "150", "150")
-    assert time.rows[1] == (
-        "3",
-        "captured",
-        "1.3",
-        "1.39 (1.30)",
-        "1.41 (1.35)",
-        "1.44 (1.45)",
-        "4%",
-    )
-    assert time.rows[-1][2:] == ("out of memory", "651", "676", "726", "4%")
-    assert [table.title[:14] for table in bench_tables("depth", part)] == [
-        "Memory in MB: ",
-        "Time of a trai",
-    ] * 2
+    memory, second_order, time = (table_of("depth", part, k) for k in range(3))
+    assert memory.rows[0] == ("3", "450", "259.8", "150", "150")
+    assert memory.rows[-1] == ("1000", "out of memory", "4,743", "150", "150")
+    assert [row[0] for row in memory.rows] == ["3", "10", "30", "100", "300", "1000"]
+    assert [row[0] for row in second_order.rows] == ["3", "1000"]
+    captured = ("3", "captured", "1.3", "1.39 (1.30)", "1.41 (1.35)", "1.44 (1.45)", "4%")
+    assert time.rows[1] == captured
+    assert time.rows[-1] == ("1000", "eager", "out of memory", "-", "676", "726", "4%")
+    assert ("30", "captured", "4", "-", "5.05 (1.35)", "-", "4%") in time.rows
+    assert [table.title[:21] for table in bench_tables("depth", part)] == [
+        "Memory in MB: hamilto",
+        "Memory in MB: second_",
+        "Time of a training st",
+    ]
 
 
-def test_a_step_that_was_not_captured_as_wanted_is_told():
+def test_the_time_of_the_deepest_is_said_to_be_eager():
+    note = table_of("depth", make_depth(), 2).note
+    assert "With 10, 100, 1000 steps all times are eager." in note
+    assert "-: not timed." in note
+    assert "*" not in note
+
+
+def test_a_depth_that_was_not_captured_as_wanted_is_marked():
     part = make_depth()
-    part["rows"][4]["notes"] = ["the training step cannot be captured"]
-    part["rows"][4]["activation_bytes"] = None
-    tables = bench_tables("depth", part)
-    assert "Note: the training step cannot be captured." in tables[-1].note
-    assert tables[0].rows[1][2] == "-"
+    row = next(row for row in part["rows"] if row["variant"] == "captured")
+    row |= {"captured": False, "notes": ["the training step cannot be captured"]}
+    table = table_of("depth", part, 2)
+    assert table.rows[1][:4] == ("3", "captured", "1.3*", "1.39 (1.30)")
+    assert "*: not captured or not compiled as wanted." in table.note
+    assert "Note: the training step cannot be captured." in table.note
 
 
 def test_digits_have_a_ratio_with_three_decimals():
@@ -97,9 +121,11 @@ def test_large_inputs_and_compilation():
         ("2048x2048", "stored", "3", "out of memory", "out of memory", "-"),
         ("2048x2048", "reversible", "3", "5,000", "123", "121 to 128"),
     ]
-    assert table_of("compile", parts["compile"]).rows == [("parabolic_cifar10", "41.2", "9.9")]
+    assert table_of("compile", parts["compile"]).rows == [
+        ("parabolic_cifar10", "41.2", "9.9", "24%")
+    ]
     nothing = table_of("compile", parts["compile"] | {"rows": []})
-    assert nothing.rows == [("nothing is compiled on a CPU", "-", "-")]
+    assert nothing.rows == [("nothing is compiled on a CPU", "-", "-", "-")]
 
 
 def test_all_tables_fit_into_80_columns():
@@ -138,7 +164,7 @@ def test_files_are_written_and_parts_of_another_run_kept(tmp_path):
     assert json.loads((folder / "speed.json").read_text()) == whole
     later = make_steps()
     later["rows"] = later["rows"][:2]
-    write_bench({"format_version": 1, "parts": {"steps": later}}, folder)
+    write_bench(whole | {"parts": {"steps": later}}, folder)
     merged = json.loads((folder / "speed.json").read_text())
     assert list(merged["parts"]) == list(whole["parts"])
     assert len(merged["parts"]["steps"]["rows"]) == 2
@@ -146,15 +172,95 @@ def test_files_are_written_and_parts_of_another_run_kept(tmp_path):
 
 
 def test_a_part_alone_needs_no_figure(tmp_path):
-    paths = write_bench({"format_version": 1, "parts": {"steps": make_steps()}}, tmp_path)
+    paths = write_bench(
+        {"format_version": FORMAT_VERSION, "parts": {"steps": make_steps()}}, tmp_path
+    )
     assert [path.name for path in paths] == ["speed.json", "speed.md"]
 
 
-def test_a_file_of_that_name_that_is_something_else_stays(tmp_path):
-    (tmp_path / "speed.json").write_text("[1, 2]")
-    with pytest.raises(DataError, match=r"speed\.json: not written by pdecnn bench"):
+def without(part, key):
+    return {"steps": {name: value for name, value in part.items() if name != key}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[1, 2]",
+        "{",
+        "[" * 100_000,
+        "\udcff",
+        json.dumps({"format_version": FORMAT_VERSION, "parts": ["steps"]}),
+        json.dumps({"format_version": FORMAT_VERSION, "parts": {"steps": []}}),
+        json.dumps({"format_version": FORMAT_VERSION, "parts": {"speed": make_steps()}}),
+        json.dumps({"format_version": FORMAT_VERSION, "parts": without(make_steps(), "rows")}),
+        json.dumps({"format_version": FORMAT_VERSION, "parts": without(make_steps(), "quick")}),
+        json.dumps(
+            {"format_version": FORMAT_VERSION, "parts": {"steps": make_steps() | {"rows": [{}]}}}
+        ),
+    ],
+    ids=range(10),
+)
+def test_a_damaged_file_or_something_else_of_that_name_stays(tmp_path, content):
+    path = tmp_path / "speed.json"
+    path.write_text(content, errors="surrogateescape")
+    before = path.read_bytes()
+    for call in (
+        lambda: check_output(tmp_path, quick=False),
+        lambda: write_bench(make_result(), tmp_path),
+    ):
+        with pytest.raises(
+            CheckpointError, match=r"speed\.json: damaged, or not written by pdecnn"
+        ):
+            call()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
+
+
+@pytest.mark.parametrize("version", [1, FORMAT_VERSION + 1, "x", None])
+def test_another_format_is_not_overwritten(tmp_path, version):
+    write_bench(make_result(), tmp_path)
+    path = tmp_path / "speed.json"
+    path.write_text(json.dumps(make_result() | {"format_version": version}))
+    before = path.read_bytes()
+    with pytest.raises(CheckpointError, match=rf"format {version!r}, this version .* writes 2"):
         write_bench(make_result(), tmp_path)
-    assert (tmp_path / "speed.json").read_text() == "[1, 2]"
+    assert path.read_bytes() == before
+
+
+def make_quick(*names):
+    parts = {name: part | {"quick": True} for name, part in make_result()["parts"].items()}
+    return {
+        "format_version": FORMAT_VERSION,
+        "parts": {name: parts[name] for name in names or parts},
+    }
+
+
+def test_a_quick_result_does_not_replace_a_full_one(tmp_path):
+    write_bench(make_quick("digits"), tmp_path)  # where there is none
+    write_bench(make_quick("digits", "steps"), tmp_path)
+    write_bench({"format_version": FORMAT_VERSION, "parts": {"steps": make_steps()}}, tmp_path)
+    before = (tmp_path / "speed.json").read_bytes()
+    for call in (
+        lambda: check_output(tmp_path, quick=True),
+        lambda: write_bench(make_quick("steps"), tmp_path),
+    ):
+        with pytest.raises(ConfigError, match=r"holds full measurements \(steps\)"):
+            call()
+    assert (tmp_path / "speed.json").read_bytes() == before
+    assert list(check_output(tmp_path, quick=False)) == ["steps", "digits"]
+
+
+def test_a_folder_that_cannot_be_written_is_a_wrong_setting(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match=r"cannot be used \(.+\); choose another --output"):
+            check_output(folder, quick=False)
+    (tmp_path / "speed.json").mkdir()
+    with pytest.raises(ConfigError, match=r"speed\.json: cannot be used"):
+        check_output(tmp_path, quick=False)
+    (tmp_path / "speed.json").rmdir()
+    (tmp_path / "speed.md").mkdir()
+    with pytest.raises(ConfigError, match="cannot be used"):
+        write_bench(make_result(), tmp_path)
 
 
 def test_the_figure_leaves_out_what_did_not_fit_and_says_so():
@@ -163,7 +269,16 @@ def test_the_figure_leaves_out_what_did_not_fit_and_says_so():
     assert [len(line.get_xdata()) for line in memory.lines] == [5, 6, 6, 6]
     assert list(memory.lines[2].get_ydata()) == [150] * 6
     assert time.lines[0].get_ydata()[0] == pytest.approx(2.5)
-    assert memory.get_title(loc="right") == "out of memory: stored at 1,000"
+    assert [list(line.get_xdata()) for line in time.lines] == [
+        [3, 10, 30, 100],
+        [3, 10, 30, 100],
+        [3, 10, 30, 100, 1000],
+        [3, 10, 30, 100, 1000],
+    ]
+    assert time.get_ylabel() == "time of an eager training step (ms)"
+    assert len(figure.axes) == 2
+    for axes in (memory, time):
+        assert axes.get_title(loc="right") == "out of memory: stored at 1,000"
     assert [text.get_text() for text in figure.legends[0].texts] == [
         "stored",
         "checkpointed",

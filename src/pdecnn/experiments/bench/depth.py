@@ -1,6 +1,6 @@
 """Memory and time of a block against its number of steps, in every backprop mode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +10,23 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.experiments.bench.measurement import Timing, free_memory, time_in_turn
 from pdecnn.experiments.bench.memory import activation_bytes, weight_bytes
 from pdecnn.experiments.bench.sizes import BenchSizes
-from pdecnn.experiments.bench.trainers import make_network, make_steps, random_images
+from pdecnn.experiments.bench.trainers import (
+    CAPTURED,
+    EAGER,
+    NOT_RUN,
+    make_network,
+    make_steps,
+    random_images,
+)
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.registry import DYNAMICS
 from pdecnn.pde.backprop import BACKPROP_MODES
 
+TIMED = "hamiltonian"
 # Small, so that a thousand steps stay as bounded as three.
 _STEP_SIZE = 0.01
-_NUM_BATCHES = 4
+# So many that no epoch of eager steps ends while they are timed.
+_NUM_BATCHES = 16
 
 
 def bench_depth(
@@ -25,14 +34,27 @@ def bench_depth(
 ) -> dict[str, Any]:
     """One block of growing depth, each of its steps with weights of its own."""
     images = random_images(_NUM_BATCHES * sizes.depth_batch_size, 3, (32, 32))
-    rows = []
+    batch = images.subset(torch.arange(sizes.depth_batch_size)).to(device)
+    memory_rows, rows = [], []
     for dynamics, depths in (
-        ("hamiltonian", sizes.depths),
+        (TIMED, sizes.depths),
         ("second_order", (sizes.depths[0], sizes.depths[-1])),  # its memory grows no differently
     ):
         for num_steps in depths:
-            say(f"{dynamics}, {num_steps} steps in {len(BACKPROP_MODES)} backprop modes")
-            rows += _measure(dynamics, num_steps, images, sizes, device)
+            say(f"memory: {dynamics}, {num_steps} steps in {len(BACKPROP_MODES)} backprop modes")
+            config = _config(dynamics, num_steps, sizes)
+            found = _measure_memory(config, batch, warm_up=num_steps == depths[0])
+            memory_rows += [{"dynamics": dynamics, "num_steps": num_steps, **row} for row in found]
+            free_memory()
+    for num_steps, modes in sizes.timed_modes.items():
+        config = _config(TIMED, num_steps, sizes)
+        variants = {EAGER: modes}
+        if device.type == "cuda" and num_steps in sizes.captured_modes:
+            variants[CAPTURED] = sizes.captured_modes[num_steps]
+        for variant, some in variants.items():
+            say(f"time: {TIMED}, {num_steps} steps, {variant}, {', '.join(some)}")
+            timed = _measure_time(config, some, variant, images, sizes, device)
+            rows += [{"dynamics": TIMED, "num_steps": num_steps, **row} for row in timed]
             free_memory()
     return {
         "repeats": sizes.num_repeats,
@@ -42,63 +64,79 @@ def bench_depth(
         "step_size": _STEP_SIZE,
         "share_weights": False,
         "memory": "peak" if device.type == "cuda" else "saved",
+        "memory_rows": memory_rows,
         "rows": rows,
     }
 
 
-def _measure(
-    dynamics: str, num_steps: int, images: ImageSet, sizes: BenchSizes, device: torch.device
-) -> list[dict[str, Any]]:
-    config = NetworkConfig(
+def _config(dynamics: str, num_steps: int, sizes: BenchSizes) -> NetworkConfig:
+    return NetworkConfig(
         channels=(sizes.depth_channels, sizes.depth_channels),
         num_steps=num_steps,
         step_size=_STEP_SIZE,
         **DYNAMICS[dynamics],
     )
-    batch = images.subset(torch.arange(sizes.depth_batch_size)).to(device)
-    captures = [False, True] if _captures(num_steps, sizes, device) else [False]
-    variants = {
-        (mode, capture): make_steps(
+
+
+def _measure_memory(
+    config: NetworkConfig, batch: ImageSet, *, warm_up: bool
+) -> list[dict[str, Any]]:
+    rows = []
+    for mode in BACKPROP_MODES:
+        network = make_network(replace(config, backprop=mode), batch.images.device)
+        rows.append(
+            {
+                "backprop": mode,
+                "activation_bytes": activation_bytes(network, batch, warm_up=warm_up),
+                "weight_bytes": weight_bytes(network),
+            }
+        )
+    return rows
+
+
+def _measure_time(
+    config: NetworkConfig,
+    modes: Sequence[str],
+    variant: str,
+    images: ImageSet,
+    sizes: BenchSizes,
+    device: torch.device,
+) -> list[dict[str, Any]]:
+    """Eager steps one a repeat, since a thousand take seconds; captured ones are short."""
+    steps = {
+        mode: make_steps(
             replace(config, backprop=mode),
             images,
             batch_size=sizes.depth_batch_size,
             device=device,
-            capture=capture,
+            capture=variant == CAPTURED,
         )
-        for mode in BACKPROP_MODES
-        for capture in captures
+        for mode in modes
     }
     timings = time_in_turn(
-        variants,
+        steps,
         device=device,
         num_repeats=sizes.num_repeats,
-        repeat_seconds=sizes.repeat_seconds,
+        repeat_seconds=sizes.repeat_seconds if variant == CAPTURED else 0,
+        num_warm_ups=1,
     )
-    notes = {key: step.finish() for key, step in variants.items() if timings[key] is not None}
-    memory = {}
-    for mode, capture in variants:
-        network = make_network(replace(config, backprop=mode), device)
-        # A step that could not be captured as wanted has no compiled network to be measured.
-        if not notes.get((mode, capture)):
-            memory[mode, capture] = activation_bytes(network, batch, compiled=capture)
+    runs = {
+        mode: NOT_RUN if timings[mode] is None else step.finish() for mode, step in steps.items()
+    }
     return [
         {
-            "dynamics": dynamics,
-            "num_steps": num_steps,
             "backprop": mode,
-            "captured": capture,
-            "activation_bytes": memory.get((mode, capture)),
-            "weight_bytes": weight_bytes(network),
+            "variant": variant,
             "time": None if timing is None else timing.to_dict(),
-            "ratio_to_stored": _ratio(timing, timings["stored", capture]),
-            "notes": notes.get((mode, capture), []),
+            "ratio_to_stored": (
+                _ratio(timing, timings["stored"])
+                if runs[mode]["captured"] == runs["stored"]["captured"]
+                else None
+            ),
         }
-        for (mode, capture), timing in timings.items()
+        | runs[mode]
+        for mode, timing in timings.items()
     ]
-
-
-def _captures(num_steps: int, sizes: BenchSizes, device: torch.device) -> bool:
-    return device.type == "cuda" and num_steps in sizes.captured_depths
 
 
 def _ratio(timing: Timing | None, stored: Timing | None) -> float | None:

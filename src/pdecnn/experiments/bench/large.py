@@ -8,12 +8,12 @@ import torch
 from pdecnn.experiments.bench.measurement import free_memory, time_in_turn
 from pdecnn.experiments.bench.memory import activation_bytes
 from pdecnn.experiments.bench.sizes import BenchSizes
-from pdecnn.experiments.bench.trainers import make_network, make_steps, random_images
+from pdecnn.experiments.bench.trainers import NOT_RUN, make_network, make_steps, random_images
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.registry import DYNAMICS
 
 MODES = ("stored", "reversible")
-_NUM_INPUTS = 4
+_NUM_INPUTS = 16  # so many that an epoch rarely ends within a repeat
 
 
 def bench_large(
@@ -58,7 +58,7 @@ def _measure(
         num_repeats=sizes.num_repeats,
         repeat_seconds=sizes.repeat_seconds,
     )
-    notes = {mode: step.finish() for mode, step in variants.items() if timings[mode] is not None}
+    runs = {mode: step.finish() for mode, step in variants.items() if timings[mode] is not None}
     return [
         {
             "size": list(size),
@@ -66,7 +66,7 @@ def _measure(
             "backprop": mode,
             "activation_bytes": memory[mode],
             "time": None if timing is None else timing.to_dict(),
-            "notes": notes.get(mode, []),
         }
+        | runs.get(mode, NOT_RUN)
         for mode, timing in timings.items()
     ]

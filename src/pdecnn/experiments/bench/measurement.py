@@ -14,8 +14,9 @@ Call = Callable[[], object]
 Clock = Callable[[], float]
 Name = TypeVar("Name", bound=Hashable)
 
-_WARM_UP_CALLS = 2
 _MOST_CALLS = 1000
+# What torch's allocators say, on a CPU by a plain RuntimeError; "memory" alone is in others too.
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +67,19 @@ def time_in_turn(
     device: torch.device,
     num_repeats: int,
     repeat_seconds: float,
+    num_warm_ups: int = 2,
     clock: Clock = perf_counter,
 ) -> dict[Name, Timing | None]:
     """Time the variants side by side; None for one that does not fit into memory.
 
     Each is called a few times first, so that compilation and caches stay out of the figures.
     Then every repeat times all variants, each by as many calls as take about `repeat_seconds`,
-    and begins with another one, so that none profits from its place.
+    one if that is 0, and begins with another variant, so that none profits from its place.
     """
     stopwatch = _Stopwatch(device, clock)
     calls = {
-        name: _number_of_calls(call, stopwatch, repeat_seconds) for name, call in variants.items()
+        name: _number_of_calls(call, stopwatch, repeat_seconds, num_warm_ups)
+        for name, call in variants.items()
     }
     names = [name for name, number in calls.items() if number]
     seconds: dict[Name, list[float]] = {name: [] for name in names}
@@ -93,18 +96,16 @@ def time_in_turn(
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether there was too little memory, on the device or in the machine."""
-    # torch raises a plain RuntimeError on the CPU and its subclass OutOfMemoryError on a GPU.
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and "memory" in str(error)
-    )
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
 
 
 def free_memory() -> None:
     """Give back what earlier measurements left behind."""
     gc.collect()
     if torch.cuda.is_available():
-        # Functions are compiled anew for each network, but a few times only before torch gives up.
-        torch.compiler.reset()
         torch.cuda.empty_cache()
 
 
@@ -123,21 +124,27 @@ class _Stopwatch:
         return self.clock() - begin
 
 
-def _number_of_calls(call: Call, stopwatch: _Stopwatch, repeat_seconds: float) -> int:
+def _number_of_calls(
+    call: Call, stopwatch: _Stopwatch, repeat_seconds: float, num_warm_ups: int
+) -> int:
     """Warm up; how many calls make a repeat, 0 if memory does not suffice for one."""
-    once = _seconds_or_none(call, stopwatch)
-    if once is None:
+    # Caught there and freed here: while the error lives, so do the tensors of its frames.
+    number = _calls_or_none(call, stopwatch, repeat_seconds, num_warm_ups)
+    if number is None:
         free_memory()
-        return 0
-    return min(max(ceil(repeat_seconds / once), 1), _MOST_CALLS)
+    return number or 0
 
 
-def _seconds_or_none(call: Call, stopwatch: _Stopwatch) -> float | None:
-    # A function of its own: while the error lives, so do the tensors of the frames it names.
+def _calls_or_none(
+    call: Call, stopwatch: _Stopwatch, repeat_seconds: float, num_warm_ups: int
+) -> int | None:
     try:
-        stopwatch.seconds(call, _WARM_UP_CALLS)
-        return stopwatch.seconds(call, 1)
+        stopwatch.seconds(call, num_warm_ups)
+        if repeat_seconds == 0:
+            return 1
+        once = stopwatch.seconds(call, 1)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         return None
+    return min(max(ceil(repeat_seconds / once), 1), _MOST_CALLS)

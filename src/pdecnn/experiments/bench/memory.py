@@ -1,7 +1,6 @@
 """The memory a training step needs besides its weights and their gradients."""
 
 import gc
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -11,22 +10,21 @@ from torch.nn import functional
 from pdecnn.data.image_set import ImageSet
 from pdecnn.experiments.bench.measurement import free_memory, is_out_of_memory
 from pdecnn.experiments.bench.trainers import precision_of
-from pdecnn.learning.capture import compiled_network
 from pdecnn.learning.precision import autocast
 from pdecnn.networks.network import Network
 from pdecnn.pde.convolution import fast_layout
 
 
-def activation_bytes(network: Network, batch: ImageSet, *, compiled: bool = False) -> int | None:
+def activation_bytes(network: Network, batch: ImageSet, *, warm_up: bool = True) -> int | None:
     """Of forward and backward of one batch; None if it does not fit.
 
     On a GPU the peak of what is allocated, less what was before (weights and the batch) and
     less the weights' gradients. Elsewhere the bytes saved for backward, weights left out.
-    `compiled` takes the kernels that a captured step consists of.
+    On a GPU the first batch makes the libraries take workspaces, which are not meant:
+    `warm_up` runs one before, not needed if a network of the same widths just ran.
     """
     images = fast_layout(network.preprocess(batch.images))
-    with compiled_network(network) if compiled else nullcontext():
-        found = _activation_bytes_or_none(network.train(), images, batch.labels)
+    found = _activation_bytes_or_none(network.train(), images, batch.labels, warm_up)
     network.zero_grad()
     if found is None:
         free_memory()
@@ -38,10 +36,14 @@ def weight_bytes(network: Network) -> int:
     return sum(weight.nbytes for weight in network.parameters())
 
 
-def _activation_bytes_or_none(network: Network, images: Tensor, labels: Tensor) -> int | None:
+def _activation_bytes_or_none(
+    network: Network, images: Tensor, labels: Tensor, warm_up: bool
+) -> int | None:
     # A function of its own: while the error lives, so do the tensors of the frames it names.
     try:
         if images.device.type == "cuda":
+            if warm_up:
+                _loss(network, images, labels).backward()  # type: ignore[no-untyped-call]
             return _peak_bytes(network, images, labels)
         return _saved_bytes(network, images, labels)
     except Exception as error:
@@ -52,7 +54,6 @@ def _activation_bytes_or_none(network: Network, images: Tensor, labels: Tensor) 
 
 def _peak_bytes(network: Network, images: Tensor, labels: Tensor) -> int:
     device = images.device
-    _loss(network, images, labels).backward()  # type: ignore[no-untyped-call]
     network.zero_grad()
     gc.collect()
     torch.cuda.synchronize(device)

@@ -14,11 +14,21 @@ NUM_BATCHES = 8
 class PlainStep:
     """Forward, cross entropy, backward and torch's SGD with momentum on batches made before.
 
-    No gathering, no augmentation, no regulariser, no projection, no metrics.
+    No gathering, no augmentation, no regulariser, no projection, no metrics. Stencils and
+    images lie in memory as `layout` says.
     """
 
-    def __init__(self, network: nn.Module, batches: list[tuple[Tensor, Tensor]], *, half: bool):
-        self.network, self.batches, self.half = network.train(), batches, half
+    def __init__(
+        self,
+        network: nn.Module,
+        batches: list[tuple[Tensor, Tensor]],
+        *,
+        half: bool,
+        layout: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        network.train().to(memory_format=layout)  # type: ignore[call-overload]
+        self.network, self.half = network, half
+        self.batches = [(images.contiguous(memory_format=layout), y) for images, y in batches]
         self.optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9)
         self.count = 0
 

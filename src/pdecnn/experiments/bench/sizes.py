@@ -1,8 +1,11 @@
 """How much is measured: on a GPU, sized down for a CPU, and in seconds for a quick look."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+
+from pdecnn.pde.backprop import BACKPROP_MODES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,9 +31,11 @@ class BenchSizes:
     digits_repeat_seconds: float
     """About how long each of them lasts."""
     depths: tuple[int, ...]
-    """Numbers of time steps of the one block whose memory and time are measured."""
-    captured_depths: tuple[int, ...]
-    """Those timed as one CUDA graph too."""
+    """Numbers of time steps of the one block whose memory is measured."""
+    timed_modes: Mapping[int, tuple[str, ...]]
+    """The backprop modes whose eager training step is timed, for each depth at which it is."""
+    captured_modes: Mapping[int, tuple[str, ...]]
+    """Those timed as one CUDA graph too; each is traced and compiled anew."""
     depth_channels: int
     """Width of that block."""
     depth_batch_size: int
@@ -45,6 +50,7 @@ class BenchSizes:
     """Side of a large volume."""
 
 
+_ALL = tuple(BACKPROP_MODES)
 GPU = BenchSizes(
     name="GPU version",
     num_repeats=5,
@@ -56,7 +62,8 @@ GPU = BenchSizes(
     digits_repeats=61,
     digits_repeat_seconds=0.05,
     depths=(3, 10, 30, 100, 300, 1000),
-    captured_depths=(3, 30),
+    timed_modes=dict.fromkeys((3, 10, 30, 100), _ALL) | {1000: ("stored", "reversible", "exact")},
+    captured_modes={3: _ALL, 30: ("stored", "reversible")},
     depth_channels=32,
     depth_batch_size=125,
     large_channels=(32, 64, 112, 112),
@@ -75,7 +82,8 @@ CPU = BenchSizes(
     digits_repeats=61,
     digits_repeat_seconds=0.05,
     depths=(3, 10, 30),
-    captured_depths=(),
+    timed_modes=dict.fromkeys((3, 10, 30), _ALL),
+    captured_modes={},
     depth_channels=16,
     depth_batch_size=4,
     large_channels=(16, 32, 32),
@@ -94,7 +102,8 @@ QUICK = BenchSizes(
     digits_repeats=5,
     digits_repeat_seconds=0.0,
     depths=(2, 4),
-    captured_depths=(2,),
+    timed_modes={2: _ALL, 4: ("stored", "reversible")},
+    captured_modes={2: ("stored", "reversible")},
     depth_channels=4,
     depth_batch_size=1,
     large_channels=(4, 4),

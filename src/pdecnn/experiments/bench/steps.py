@@ -14,6 +14,9 @@ from pdecnn.experiments.bench.resnets import CifarResNet
 from pdecnn.experiments.bench.roofline import Ceilings, Roofline
 from pdecnn.experiments.bench.sizes import BenchSizes
 from pdecnn.experiments.bench.trainers import (
+    CAPTURED,
+    EAGER,
+    NOT_RUN,
     TrainerSteps,
     make_network,
     make_steps,
@@ -25,7 +28,7 @@ from pdecnn.networks.registry import model_config
 
 DYNAMICS = ("parabolic", "second_order", "hamiltonian")
 RESNET_DEPTHS = (20, 32)
-CAPTURED, EAGER, PLAIN = "captured", "eager", "plain"
+PLAIN = "plain"
 
 
 def bench_steps(
@@ -69,10 +72,12 @@ def _measure(
             )
         twin = PlainNetwork(dynamics, config.channels).to(device)
         copy_weights_(twin, make_network(config, device))
-        plain[name, PLAIN] = PlainStep(twin, batches, half=half)
+        plain[name, PLAIN] = PlainStep(twin, batches, half=half, layout=plain_layout(device))
     for depth in RESNET_DEPTHS:
         resnet = CifarResNet(depth).to(device)
-        plain[f"ResNet-{depth}", PLAIN] = PlainStep(resnet, batches, half=half)
+        plain[f"ResNet-{depth}", PLAIN] = PlainStep(
+            resnet, batches, half=half, layout=plain_layout(device)
+        )
     for (name, _), step in plain.items():
         works[name] = count_work(step)
     timings = time_in_turn(
@@ -81,18 +86,25 @@ def _measure(
         num_repeats=sizes.num_repeats,
         repeat_seconds=sizes.repeat_seconds,
     )
-    notes = {key: step.finish() for key, step in ours.items() if timings[key] is not None}
+    runs = {key: step.finish() for key, step in ours.items() if timings[key] is not None}
     return [
-        _row(*key, batch_size, timing, works[key[0]]) | {"notes": notes.get(key, [])}
+        _row(*key, batch_size, timing, works[key[0]]) | runs.get(key, NOT_RUN)
         for key, timing in sorted(timings.items(), key=lambda item: list(works).index(item[0][0]))
     ]
+
+
+def plain_layout(device: torch.device) -> torch.memory_format:
+    """Of plain networks and their batches: what convolutions are fastest in, as ours are."""
+    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
 
 
 def _fixed_batches(batch_size: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(1)
     return [
         (
-            torch.randn(batch_size, 3, 32, 32, generator=generator).to(device),
+            torch.randn(batch_size, 3, 32, 32, generator=generator).to(
+                device, memory_format=plain_layout(device)
+            ),
             torch.randint(0, 10, (batch_size,), generator=generator).to(device),
         )
         for _ in range(NUM_BATCHES)

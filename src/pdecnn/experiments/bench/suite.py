@@ -1,6 +1,7 @@
 """The parts of a bench, and running them."""
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from pdecnn.experiments.bench.sizes import BenchSizes, bench_sizes
 from pdecnn.experiments.bench.steps import bench_steps
 from pdecnn.experiments.environment import describe_environment, resolve_device
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 Part = Callable[[BenchSizes, torch.device, Callable[[str], None]], dict[str, Any]]
 PARTS: dict[str, Part] = {
@@ -62,9 +63,12 @@ def run_bench(
         device_of_part = torch.device("cpu") if name == "digits" else where
         environment = _environment(device_of_part)
         say(f"{name}, on {environment['hardware']['gpu'] or 'the CPU'}")
+        begin = perf_counter()
         measured = part(sizes, device_of_part, lambda text: say(f"  {text}"))
-        head = {"version": sizes.name, "environment": environment}
-        result["parts"][name] = head | measured
+        seconds = perf_counter() - begin
+        say(f"  all of {name} took {seconds:.0f} s")
+        head = {"version": sizes.name, "quick": quick, "environment": environment}
+        result["parts"][name] = head | {"measuring_seconds": seconds} | measured
         free_memory()
         on_part(result)
     return result

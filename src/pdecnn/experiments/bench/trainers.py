@@ -1,5 +1,7 @@
 """Trainers on random images: our whole training step, ready to be timed."""
 
+from typing import Any
+
 import torch
 
 from pdecnn.data.augmentation import Augmentation
@@ -8,6 +10,11 @@ from pdecnn.learning.trainer import Trainer
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
+
+CAPTURED, EAGER = "captured", "eager"
+"""Steps replayed as one CUDA graph, and operator by operator."""
+NOT_RUN: dict[str, Any] = {"captured": None, "notes": []}
+"""In place of what `TrainerSteps.finish` says, where no such steps were timed."""
 
 # Low enough that no network diverges on noise, however often it is timed.
 _LEARNING_RATE = 1e-3
@@ -55,15 +62,27 @@ class TrainerSteps:
     def __call__(self) -> None:
         """Train on the next batch."""
         if self.steps_left == 0:
-            self.trainer.begin_epoch()
-            self.steps_left = self.trainer.steps_per_epoch
+            self._begin_epoch()
         self.trainer.step()
         self.steps_left -= 1
 
-    def finish(self) -> list[str]:
-        """Raise if a step failed, after which later ones did nothing; what there is to say."""
+    def _begin_epoch(self) -> None:
+        trainer = self.trainer
+        trainer.synchronize()  # it raises if a step failed, which `begin_epoch` would forget
+        if trainer.progress.batch:
+            trainer.progress.epoch += 1
+            trainer.progress.batch = 0
+        trainer.begin_epoch()
+        self.steps_left = trainer.steps_per_epoch
+
+    def finish(self) -> dict[str, Any]:
+        """Raise if a step failed, after which later ones did nothing; how the steps were run.
+
+        captured  whether they were replayed from a graph, which wanting it does not ensure
+        notes     what went other than wanted
+        """
         self.trainer.synchronize()
-        return self.notes
+        return {"captured": self.trainer.captured, "notes": self.notes}
 
 
 def make_steps(

@@ -1,0 +1,86 @@
+"""The files of `pdecnn bench --output`: checked before anything is measured, then written."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.experiments.bench import FORMAT_VERSION, PARTS
+from pdecnn.files import write_atomically, write_json
+from pdecnn.reports.bench import FIGURE, bench_page
+from pdecnn.reports.figures import without_matplotlib_notices
+
+JSON_FILE, PAGE_FILE = "speed.json", "speed.md"
+_ELSEWHERE = "move it away or choose another --output"
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+def check_output(folder: Path, *, quick: bool) -> dict[str, Any]:
+    """The parts that stand there; an error if these, or the folder, cannot take new ones.
+
+    A quick result is refused beside full ones, which it would replace.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    parts = _read_parts(folder / JSON_FILE)
+    full = [name for name, part in parts.items() if not part["quick"]]
+    if quick and full:
+        raise ConfigError(
+            f"{folder / JSON_FILE}: holds full measurements ({', '.join(full)}), which a quick "
+            f"result must not replace; leave out --quick or choose another --output"
+        )
+    return parts
+
+
+def write_bench(result: dict[str, Any], folder: Path) -> list[Path]:
+    """Write speed.json, speed.md and the depth figure; parts measured before are kept."""
+    quick = any(part["quick"] for part in result["parts"].values())
+    parts = check_output(folder, quick=quick) | result["parts"]
+    merged = result | {"parts": {name: parts[name] for name in PARTS if name in parts}}
+    contents = {PAGE_FILE: bench_page(merged).encode()}
+    if "depth" in parts:
+        with without_matplotlib_notices():
+            from pdecnn.reports import style
+        from pdecnn.reports.bench_figure import draw_depth
+
+        with style.journal_style():
+            contents |= style.render(FIGURE, draw_depth(parts["depth"]))
+    try:
+        for name, content in contents.items():
+            write_atomically(folder / name, content)
+        write_json(folder / JSON_FILE, merged)
+    except OSError as error:
+        raise _unusable(folder, error) from error
+    return [folder / name for name in (JSON_FILE, *contents)]
+
+
+def _read_parts(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        values = json.loads(text)
+        version, parts = values["format_version"], values["parts"]
+        if version == FORMAT_VERSION:
+            bench_page(values)  # it reads whatever will be needed
+            return {name: part | {"quick": bool(part["quick"])} for name, part in parts.items()}
+    except _DAMAGE as error:
+        raise CheckpointError(
+            f"{path}: damaged, or not written by pdecnn bench ({error!r}); {_ELSEWHERE}"
+        ) from error
+    raise CheckpointError(
+        f"{path}: has format {version!r}, this version of pdecnn writes {FORMAT_VERSION}; "
+        f"{_ELSEWHERE}"
+    )
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{path}: cannot be used ({error.strerror}); choose another --output")
