@@ -8,54 +8,98 @@ Afterwards `create_model("hamiltonian_cifar10", pretrained=True)` loads them.
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import pdecnn
+from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.experiments.config import RunConfig, differing_keys
 from pdecnn.experiments.paper import PAPER_DYNAMICS, TITLES, Experiment
-from pdecnn.experiments.runs import ENVIRONMENT, Run
+from pdecnn.experiments.runs import Run
+from pdecnn.experiments.settings import parse_assignment
 from pdecnn.files import write_atomically
+from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import CARD
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS
+from pdecnn.reports.results import Result, read_result
+
+# What the command of a card says in other ways than --set.
+_SAID_APART = ("seed", "data.folder")
 
 
 def main() -> None:
-    """Publish every network of the paper whose run is finished."""
+    """Publish the networks of the paper, once all of them are found to be in order."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("reproduction", type=Path, help="the --output of `pdecnn reproduce`")
     parser.add_argument("--dataset", choices=TITLES, default="cifar10")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--destination", type=Path, default=PUBLISHED_WEIGHTS)
     arguments = parser.parse_args()
+    prepared = {}
     for dynamics in PAPER_DYNAMICS:
         experiment = Experiment(dynamics, arguments.dataset)
-        run = Run(arguments.reproduction / "runs" / experiment.run_name(arguments.seed))
-        print(publish(run, f"{dynamics}_{arguments.dataset}", arguments.destination))
+        folder = arguments.reproduction / "runs" / experiment.run_name(arguments.seed)
+        name = f"{dynamics}_{arguments.dataset}"
+        prepared[name] = prepare(folder, name)
+    for name, (network, text) in prepared.items():
+        folder = arguments.destination / name
+        network.save_pretrained(folder)
+        write_atomically(folder / CARD, text.encode())
+        print(folder)
 
 
-def publish(run: Run, name: str, destination: Path) -> Path:
-    """Write the folder of one network; a run of another architecture or data set is refused."""
-    summary, config = run.summary, run.config
-    if summary is None:
-        raise SystemExit(f"{run.folder}: is not finished")
-    if config.data.name != name.rpartition("_")[2]:
-        raise SystemExit(f"{run.folder}: was trained on {config.data.name}")
-    network = pdecnn.create_model(name, pretrained=run.weights("best"))
-    folder = destination / name
-    network.save_pretrained(folder)
-    write_atomically(folder / CARD, card(run, name).encode())
-    return folder
+def prepare(folder: Path, name: str) -> tuple[Network, str]:
+    """The network and its card; a run that is damaged or of something else is refused."""
+    try:
+        result = read_result(folder)
+        if result.config.data.name != name.rpartition("_")[2]:
+            raise ConfigError(f"was trained on {result.config.data.name}")
+        network = pdecnn.create_model(name, pretrained=Run(folder).weights("best"))
+        return network, card(result, name)
+    except (CheckpointError, ConfigError) as error:
+        raise SystemExit(f"{folder}: {error}") from error
 
 
-def card(run: Run, name: str) -> str:
+def command(config: RunConfig) -> str:
+    """The command that trains the run again; a run that no command gives is refused."""
+    base = pdecnn.recipe(config.recipe)
+    values = config.to_dict()
+    assignments = []
+    for key in differing_keys(base, config):
+        if key in _SAID_APART:
+            continue
+        group, _, field = key.partition(".")
+        assignments.append(f"{key}={_text(values[group][field]) if field else values[group]}")
+    try:
+        rebuilt = base.with_settings(dict(map(parse_assignment, assignments)))
+    except ConfigError as error:
+        raise ConfigError(f"no recipe with settings gives this run: {error}") from error
+    if any(key not in _SAID_APART for key in differing_keys(rebuilt, config)):
+        raise ConfigError("no recipe with settings gives this run")
+    options = "".join(f" --set {assignment}" for assignment in assignments)
+    return f"pdecnn train {config.recipe} --data DIR --seed {config.seed}{options}"
+
+
+def _text(value: Any) -> str:
+    """As `--set` reads it."""
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def card(result: Result, name: str) -> str:
     """What a user of the weights must know."""
-    config, summary = run.config, run.summary
-    assert summary is not None
-    environment = json.loads((run.folder / ENVIRONMENT).read_bytes())
-    versions, hardware = environment["versions"], environment["hardware"]
-    test, training, title = summary["test"], config.training, TITLES[config.data.name]
+    config, summary, environment = result.config, result.summary, result.environment
+    versions, hardware, data = environment["versions"], environment["hardware"], config.data
+    test, training, title = summary["test"], config.training, TITLES[data.name]
+    trained_on = data.fraction * (1 - data.validation_fraction)
+    loss = "not finite" if test["loss"] is None else f"{test['loss']:.3f}"
+    num_images = sum(map(sum, test["confusion"]))
     return f"""---
 library_name: pdecnn
 license: mit
-datasets: [{config.data.name}]
+datasets: [{data.name}]
 tags: [image-classification, pde, {config.network.integrator}]
 ---
 
@@ -74,14 +118,14 @@ scores = network(network.preprocess(images))  # uint8, (batch, channels, y, x)
 
 | what | value |
 |---|---|
-| data | {title}: {1 - config.data.validation_fraction:.0%} of its training images to train, the \
-rest to choose the epoch |
-| recipe | `pdecnn train {config.recipe} --seed {config.seed}`: {training.epochs} epochs, batches \
-of {training.batch_size}, precision {training.precision} |
+| data | {title}: {100 * trained_on:.3g}% of its training images to train, \
+{data.validation_fraction:.0%} to choose the epoch |
+| training | `{command(config)}`: epochs {training.epochs}, batches of {training.batch_size}, \
+computed in {result.precision} |
 | seed | {config.seed} |
 | weights of | epoch {summary["best_epoch"]}, validation accuracy \
 {summary["best_validation_accuracy"]:.2%} |
-| test accuracy | {test["accuracy"]:.2%} (loss {test["loss"]:.3f}, {test["num_images"]:,} images) |
+| test accuracy | {test["accuracy"]:.2%} (loss {loss}, {num_images:,} images) |
 | trained on | {hardware["gpu"] or hardware["processor"]} |
 | versions | pdecnn {versions["pdecnn"]}, torch {versions["torch"]}, Python {versions["python"]}, \
 commit {environment["commit"]} |

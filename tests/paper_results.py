@@ -1,10 +1,12 @@
 """Made-up results of a plan: run directories as the real ones, but without training."""
 
+import json
+
 import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from pdecnn.experiments.runs import PREDICTIONS, create_run
+from pdecnn.experiments.runs import PREDICTIONS, TIMING, create_run
 from pdecnn.files import write_json
 
 STL10 = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
@@ -36,8 +38,8 @@ def make_result(folder, config, accuracy, *, loss=0.5, class_names=STL10):
             for e in range(epochs)
         ]
     )
-    for epoch in range(epochs):
-        run.append_timing({"epoch": epoch + 1, "seconds": 1.5})
+    timings = [{"epoch": epoch + 1, "seconds": 1.5} for epoch in range(epochs)]
+    (folder / TIMING).write_text("".join(json.dumps(timing) + "\n" for timing in timings))
     num_classes = len(class_names)
     right = round(accuracy * 1000 / num_classes)
     counts = np.full((num_classes, num_classes), 0)

@@ -205,8 +205,8 @@ def reproduce(
     plan = make_plan(
         target,
         data=data,
-        datasets=_names(datasets),
-        dynamics=_names(dynamics),
+        datasets=_names("--datasets", datasets),
+        dynamics=_names("--dynamics", dynamics),
         num_seeds=seeds,
         quick=quick,
         settings=dict(parse_assignment(text) for text in settings or []),
@@ -218,7 +218,7 @@ def reproduce(
     failures = run_queue(
         plan.runs, output / "runs", device=device, num_parallel=jobs, listener=listener
     )
-    files = reports.draw_paper(plan, output, failures)
+    files, failures = reports.draw_paper(plan, output, failures)
     listener.note(f"in {output}: {', '.join(path.name for path in files)}")
     if as_json:
         _print_json({"files": [str(path) for path in files], "failures": failures})
@@ -258,16 +258,19 @@ def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     print_models(counts)
 
 
-def _names(texts: list[str] | None) -> list[str]:
+def _names(option: str, texts: list[str] | None) -> list[str]:
     """'a,b' and repeated options alike."""
-    return [name.strip() for text in texts or [] for name in text.split(",") if name.strip()]
+    names = [name.strip() for text in texts or [] for name in text.split(",") if name.strip()]
+    if texts and not names:
+        raise ConfigError(f"{option} names nothing; say which, or leave it out for all")
+    return names
 
 
 @app.command()
 def bench(
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="PART", help="steps, digits, depth, large or compile."),
+        typer.Option("--only", metavar="PARTS", help="Of steps,digits,depth,large,compile."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -283,10 +286,13 @@ def bench(
     """Measure speed and memory beside plain torch."""
     del debug
     from pdecnn.experiments.bench import run_bench
-    from pdecnn.reports.bench import print_bench, write_bench
+    from pdecnn.reports.bench import print_bench
+    from pdecnn.reports.bench_files import check_output, write_bench
 
+    if output is not None:
+        check_output(output, quick=quick)
     result = run_bench(
-        only or [],
+        _names("--only", only),
         device=device,
         quick=quick,
         say=lambda text: print(text, file=sys.stderr, flush=True),
@@ -323,8 +329,9 @@ def _explain(error: Exception) -> tuple[int, str]:
     for kind, code in EXIT_CODES.items():
         if isinstance(error, kind):
             return code, str(error)
-    # torch raises a plain RuntimeError on the CPU and its subclass OutOfMemoryError on a GPU.
-    if isinstance(error, MemoryError) or "memory" in str(error):
+    from pdecnn.experiments.bench.measurement import is_out_of_memory
+
+    if is_out_of_memory(error):
         return 1, (
             "not enough memory; lower training.batch_size, data.size or network.channels, raise "
             "training.accumulation, or set network.backprop=reversible"

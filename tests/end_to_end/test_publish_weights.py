@@ -1,6 +1,9 @@
 """Weights of a reproduction become a folder of the package, with all one must know of them."""
 
 import importlib.util
+import json
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,12 @@ import torch
 
 import pdecnn
 from pdecnn.data.cifar import CIFAR10
+from pdecnn.experiments import Listener
+from pdecnn.experiments.resolution import resolve_run
+from pdecnn.experiments.worker import complete_run
+from pdecnn.files import write_json
 from pdecnn.networks import registry
+from tests.paper_results import make_result
 from tests.runs import small_config
 from tests.unit.data import test_cifar
 
@@ -31,15 +39,20 @@ def reproduction(tmp_path_factory):
     settings = {"data.folder": str(folder), "training.epochs": 1, "training.batch_size": 8}
     for dynamics in ("parabolic", "hamiltonian", "second_order"):
         config = pdecnn.recipe(f"{dynamics}_cifar10").with_settings(settings)
-        pdecnn.train(config, output=folder / "runs" / f"{dynamics}_cifar10-seed0", device="cpu")
+        complete_run(folder / "runs" / f"{dynamics}_cifar10-seed0", config, "cpu", Listener())
     return folder
 
 
-def test_what_is_published_is_loaded_by_name(script, reproduction, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(registry, "PUBLISHED_WEIGHTS", tmp_path)
+@pytest.fixture
+def publish(script, reproduction, tmp_path, monkeypatch):
     arguments = ["publish_weights.py", str(reproduction), "--destination", str(tmp_path)]
     monkeypatch.setattr("sys.argv", arguments)
-    script.main()
+    return script.main
+
+
+def test_what_is_published_is_loaded_by_name(publish, reproduction, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(registry, "PUBLISHED_WEIGHTS", tmp_path)
+    publish()
     name = "hamiltonian_cifar10"
     assert str(tmp_path / name) in capsys.readouterr().out.splitlines()
     network = pdecnn.create_model(name, pretrained=True)
@@ -59,16 +72,82 @@ def test_what_is_published_is_loaded_by_name(script, reproduction, tmp_path, mon
         'create_model("hamiltonian_cifar10", pretrained=True)',
         "trained on CIFAR-10",
         "264,106\nweights",
+        "80% of its training images to train, 20% to choose the epoch",
         f"| test accuracy | {accuracy:.2%} (loss ",
         "| seed | 0 |",
-        "`pdecnn train hamiltonian_cifar10 --seed 0`: 1 epochs",
+        "epochs 1, batches of 8, computed in float32",
         f"torch {torch.__version__}",
     ):
         assert part in card, part
     assert str(reproduction) not in card
 
 
+def read_command(text):
+    """The config that a `pdecnn train` command means."""
+    words = shlex.split(text)
+    assert words[:2] == ["pdecnn", "train"]
+    options = list(zip(words[3::2], words[4::2], strict=True))
+    settings = [value for option, value in options if option == "--set"]
+    seed = int(dict(options)["--seed"])
+    return resolve_run(words[2], seed=seed, assignments=settings)[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"training.epochs": 1, "network.channels": [2, 3], "training.phases": [3, 2, 1]},
+        {"data.flip": False, "training.patience": 3, "training.precision": "bfloat16"},
+    ],
+)
+def test_the_command_on_the_card_gives_the_run(script, settings):
+    config = pdecnn.recipe("parabolic_cifar10").with_settings({**settings, "seed": 2})
+    text = script.command(replace(config, data=replace(config.data, folder="/somewhere")))
+    assert read_command(text) == config
+    assert text.count("--set") == len(settings)
+    assert "/somewhere" not in text
+
+
+def test_a_run_that_no_command_gives_is_refused(script):
+    config = replace(pdecnn.recipe("parabolic_cifar10"), initial="/another/run")
+    with pytest.raises(pdecnn.errors.ConfigError, match="no recipe with settings gives this run"):
+        script.command(config)
+
+
+@pytest.mark.parametrize(
+    ("precision", "gpu", "said"),
+    [
+        ("auto", None, "float32"),
+        ("auto", "A GPU", "bfloat16"),
+        ("float16", "A GPU", "float16"),
+    ],
+)
+def test_the_card_says_what_was_computed_in(script, tmp_path, precision, gpu, said):
+    settings = {"training.precision": precision, "training.epochs": 2}
+    config = pdecnn.recipe("parabolic_cifar10").with_settings(settings)
+    make_result(tmp_path / "run", config, 0.8)
+    path = tmp_path / "run" / "environment.json"
+    environment = json.loads(path.read_bytes())
+    environment["hardware"]["gpu"] = gpu
+    write_json(path, environment)
+    card = script.card(script.read_result(tmp_path / "run"), "parabolic_cifar10")
+    assert f"computed in {said} |" in card
+
+
 def test_a_run_on_other_data_is_refused(script, tmp_path):
-    run = pdecnn.train(small_config(training__epochs=1), output=tmp_path / "run", device="cpu")
+    config = small_config(training__epochs=1)
+    complete_run(tmp_path / "run", config, "cpu", Listener())
     with pytest.raises(SystemExit, match="was trained on digits"):
-        script.publish(run, "hamiltonian_cifar10", tmp_path)
+        script.prepare(tmp_path / "run", "hamiltonian_cifar10")
+
+
+def test_nothing_is_written_unless_all_runs_are_in_order(publish, reproduction, tmp_path):
+    path = reproduction / "runs" / "second_order_cifar10-seed0" / "summary.json"
+    content = path.read_bytes()
+    path.unlink()
+    try:
+        with pytest.raises(SystemExit, match="second_order_cifar10-seed0: not finished"):
+            publish()
+    finally:
+        path.write_bytes(content)
+    assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ COMMANDS = {
     """,
     "recipes": "--json --debug",
     "models": "--json --debug",
-    "bench": "--only PART... --output DIR --quick --device VALUE --json --debug",
+    "bench": "--only PARTS... --output DIR --quick --device VALUE --json --debug",
 }
 DEFAULTS = {
     "train": {"device": "auto"},

@@ -41,4 +41,9 @@ def locked_folder(folder: Path, listener: Listener) -> Iterator[IO[str]]:
                     listener.note(f"waiting for the runs that are still at work in {folder}")
                 told = True
                 sleep(_POLL_SECONDS)
+            except OSError as error:  # e.g. a network disk that knows no locks
+                raise ConfigError(
+                    f"{folder}: cannot be locked ({error.strerror}); choose an --output on "
+                    f"another disk"
+                ) from error
         yield stream

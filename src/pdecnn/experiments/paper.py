@@ -18,18 +18,42 @@ NARROW = "resnet_narrow"
 """The baseline with so few channels that it has as many weights as the parabolic network."""
 DYNAMICS = (*PAPER_DYNAMICS, "resnet", NARROW)
 
-# For each target the data sets it is about; Table 1 has the baselines too.
-TARGETS: dict[str, tuple[str, ...]] = {
-    "table1": tuple(TITLES),
-    "figure1": ("stl10", "cifar10"),  # of one of them, the first there is
-    "figure2": ("stl10",),
-    "figure3": ("stl10",),
-    "figure4": ("cifar10", "cifar100"),
-}
 PERCENTAGES = (10, 20, 30, 40, 50, 60, 70, 80)
 """How much of the training images Figure 2 trains on; 20 % more are for validation."""
 CONFUSION_PERCENTAGES = (10, 20, 40, 80)
 """The columns of Figure 3: as many as can be read on a page."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What a table or figure of the paper shows."""
+
+    datasets: tuple[str, ...]
+    dynamics: tuple[str, ...] = PAPER_DYNAMICS
+    percentages: tuple[int | None, ...] = (None,)
+    """Amounts of training images; None: as in Table 1."""
+    quick_percentages: tuple[int | None, ...] = (None,)
+    most_datasets: int | None = None
+    """So many of the data sets at most, the first there are; None: all."""
+    all_seeds: bool = True
+    """Whether it shows every seed, or the first alone."""
+
+
+TARGETS = {
+    "table1": Target(datasets=tuple(TITLES), dynamics=DYNAMICS),
+    "figure1": Target(datasets=("stl10", "cifar10"), most_datasets=1, all_seeds=False),
+    "figure2": Target(
+        datasets=("stl10",),
+        percentages=(*PERCENTAGES, None),
+        quick_percentages=(*CONFUSION_PERCENTAGES, None),
+    ),
+    "figure3": Target(
+        datasets=("stl10",),
+        percentages=CONFUSION_PERCENTAGES,
+        quick_percentages=CONFUSION_PERCENTAGES,
+    ),
+    "figure4": Target(datasets=("cifar10", "cifar100")),
+}
 
 # Section 5 on the digits, in two minutes.
 QUICK_NETWORK: dict[str, Any] = {"channels": (8, 16, 16), "num_steps": 2}
@@ -46,9 +70,14 @@ class Experiment(NamedTuple):
     """Train on so much of the training images, without augmentation; None: as in Table 1."""
 
     def run_name(self, seed: int) -> str:
-        """The folder of the run with that seed."""
+        """The folder of the run with that seed, but where it is that of an equal experiment."""
         amount = "" if self.percentage is None else f"-{self.percentage}percent"
         return f"{self.dynamics}_{self.dataset}{amount}-seed{seed}"
+
+    @property
+    def whole(self) -> "Experiment":
+        """The network on all the data, as in Table 1."""
+        return self._replace(percentage=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +86,8 @@ class Plan:
 
     experiments: dict[str, tuple[Experiment, ...]]
     """For each target, in the order in which it shows them."""
+    trained: dict[Experiment, Experiment]
+    """For each, itself or the one of equal config whose runs it shares."""
     runs: dict[str, RunConfig]
     """All of them by the names of their folders, those with the first seed first."""
     num_seeds: int
@@ -65,6 +96,20 @@ class Plan:
     """What was changed in every run."""
     notes: tuple[str, ...]
     """What was left out, and why."""
+
+    def run_names(self, target: str, one: Experiment) -> list[str]:
+        """The runs by which a target shows an experiment, in the order of the seeds."""
+        num_seeds = self.num_seeds if TARGETS[target].all_seeds else 1
+        return [self.trained[one].run_name(seed) for seed in range(num_seeds)]
+
+    def config(self, one: Experiment) -> RunConfig:
+        """How the experiment is trained with the first seed."""
+        return self.runs[self.trained[one].run_name(0)]
+
+    def percentage(self, one: Experiment) -> float:
+        """How much of the published training images it is trained on."""
+        data = self.config(one).data
+        return 100 * data.fraction * (1 - data.validation_fraction)
 
 
 def make_plan(
@@ -91,14 +136,20 @@ def make_plan(
     needed = dict.fromkeys(one for several in experiments.values() for one in several)
     used = {one.dataset for one in needed}
     folders = {} if quick else {name: _find(name, data) for name in TITLES if name in used}
-    configs = {one: _config(one, quick, settings, folders.get(one.dataset)) for one in needed}
+    configs = {
+        one: _config(one, quick, settings, folders.get(one.dataset))
+        for one in dict.fromkeys(several for one in needed for several in (one, one.whole))
+    }
+    # Whatever else is planned, so that a folder holds each run under one name.
+    trained = {one: one.whole if configs[one] == configs[one.whole] else one for one in needed}
     runs = {}
     for seed in range(num_seeds):
         for name, several in experiments.items():
-            for one in several if seed == 0 or name != "figure1" else ():  # it shows one run each
-                runs[one.run_name(seed)] = replace(configs[one], seed=seed)
+            for one in several if seed == 0 or TARGETS[name].all_seeds else ():
+                runs[trained[one].run_name(seed)] = replace(configs[one], seed=seed)
     return Plan(
         experiments=experiments,
+        trained=trained,
         runs=runs,
         num_seeds=num_seeds,
         quick=quick,
@@ -121,11 +172,11 @@ def _choose(
         raise unknown_name("target", target, [*TARGETS, "all"])
     experiments, notes = {}, []
     for name in TARGETS if target == "all" else (target,):
-        chosen = tuple(_experiments(name, datasets, dynamics, quick))
+        chosen = tuple(_experiments(TARGETS[name], datasets, dynamics, quick))
         if chosen:
             experiments[name] = chosen
             continue
-        wanted = " or ".join(TARGETS[name])
+        wanted = " or ".join(TARGETS[name].datasets)
         if target != "all":
             raise ConfigError(
                 f"{name} shows the paper's networks on {wanted}; nothing is left of it with "
@@ -136,22 +187,12 @@ def _choose(
 
 
 def _experiments(
-    target: str, datasets: Sequence[str], dynamics: Sequence[str], quick: bool
+    target: Target, datasets: Sequence[str], dynamics: Sequence[str], quick: bool
 ) -> Iterator[Experiment]:
-    shown = DYNAMICS if target == "table1" else PAPER_DYNAMICS
-    names = [name for name in TARGETS[target] if name in datasets]
-    if target == "figure1":
-        names = names[:1]
-    percentages: tuple[int | None, ...] = (None,)
-    if target == "figure3" or (target == "figure2" and quick):
-        percentages = CONFUSION_PERCENTAGES
-    elif target == "figure2":
-        percentages = PERCENTAGES
-    if target == "figure2":
-        percentages = (*percentages, None)
-    for dataset in names:
-        for percentage in percentages:
-            for one in shown:
+    names = [name for name in target.datasets if name in datasets]
+    for dataset in names[: target.most_datasets]:
+        for percentage in target.quick_percentages if quick else target.percentages:
+            for one in target.dynamics:
                 if one in dynamics:
                     yield Experiment(one, dataset, percentage)
 

@@ -1,12 +1,14 @@
 """Many runs, several at a time, each in a process of its own; resumable at any point."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import IO
@@ -19,11 +21,12 @@ from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.runs import Run, is_run
 from pdecnn.experiments.signals import Interrupted, StopSignals
 from pdecnn.experiments.training import check_settings
-from pdecnn.experiments.worker import complete_run, explain, is_complete
+from pdecnn.experiments.worker import RunListener, complete_run, explain, is_complete
 
 NUM_PARALLEL = {"cuda": 3}
 """Runs at a time by device, where more than one are faster than one after the other."""
 _POLL_SECONDS = 0.1
+_MOST_BYTES_READ = 2**16
 
 
 def run_queue(
@@ -98,12 +101,22 @@ class _Tally:
             self.failures[name] = failure
             said = f"failed: {failure}"
         else:
-            summary = Run(self.folder / name).summary
-            assert summary is not None
-            said = f"test accuracy {summary['test']['accuracy']:.2%}"
+            said = _test_accuracy(self.folder / name)
         remaining = (monotonic() - self.begin) / self.done * (self.total - self.done)
         left = f"about {_duration(remaining)} left" if self.done < self.total else "all done"
         self.listener.note(f"{self.done:3d} of {self.total}  {name}: {said}; {left}")
+
+    def note(self, name: str, text: str) -> None:
+        """A run has something to say."""
+        self.listener.note(f"{name}: {text}")
+
+
+def _test_accuracy(folder: Path) -> str:
+    try:
+        summary = Run(folder).summary or {}
+        return f"test accuracy {summary['test']['accuracy']:.2%}"
+    except (CheckpointError, KeyError, TypeError, ValueError):
+        return "done"  # what is wrong with its summary is said where it is needed
 
 
 def _duration(seconds: float) -> str:
@@ -115,7 +128,7 @@ def _duration(seconds: float) -> str:
 def _run_here(runs: dict[str, RunConfig], folder: Path, tally: _Tally) -> None:
     for name, config in runs.items():
         try:
-            complete_run(folder / name, config, "cpu")
+            complete_run(folder / name, config, "cpu", RunListener(partial(tally.note, name), 1))
         except Interrupted:
             raise
         except Exception as error:
@@ -124,21 +137,35 @@ def _run_here(runs: dict[str, RunConfig], folder: Path, tally: _Tally) -> None:
             tally.add(name, None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Worker:
     process: subprocess.Popen[bytes]
     errors: IO[bytes]
+    notes: IO[bytes]
+    num_read: int = 0
 
     def stop(self) -> None:
         """The end of its input asks it to write a checkpoint and end."""
         if self.process.stdin is not None:
             self.process.stdin.close()
 
+    def new_notes(self) -> list[str]:
+        """What it has said since the last time, in whole lines."""
+        # Not read(), which would move the place at which the process writes.
+        text = os.pread(self.notes.fileno(), _MOST_BYTES_READ, self.num_read)
+        text = text[: text.rfind(b"\n") + 1]
+        self.num_read += len(text)
+        return text.decode(errors="replace").splitlines()
+
+    def close(self) -> None:
+        """Its process has ended."""
+        self.errors.close()
+        self.notes.close()
+
     def failure(self) -> str | None:
         """Why an ended process did not do its work; None if it did."""
         self.errors.seek(0)
         lines = self.errors.read().decode(errors="replace").strip().splitlines()
-        self.errors.close()
         code = self.process.returncode
         if code == 0:
             return None
@@ -163,29 +190,36 @@ def _run_apart(
             while waiting or working:
                 while waiting and len(working) < num_parallel:
                     name, config = waiting.pop(0)
-                    working[name] = _start(folder / name, config, device, lock)
+                    working[name] = _start(folder / name, config, device, num_parallel, lock)
                 sleep(_POLL_SECONDS)
                 signals.poll()
-                for name in [n for n, w in working.items() if w.process.poll() is not None]:
-                    worker = working.pop(name)
-                    worker.stop()
-                    tally.add(name, worker.failure())
+                for name, worker in list(working.items()):
+                    ended = worker.process.poll() is not None
+                    for text in worker.new_notes():
+                        tally.note(name, text)
+                    if ended:
+                        del working[name]
+                        worker.stop()
+                        tally.add(name, worker.failure())
+                        worker.close()
         finally:
             for worker in working.values():
                 worker.stop()
             for worker in working.values():
                 worker.process.wait()
-                worker.errors.close()
+                worker.close()
 
 
-def _start(folder: Path, config: RunConfig, device: str, lock: IO[str]) -> _Worker:
-    # Not a pipe, which could fill up; closed when the process has ended.
-    errors = tempfile.TemporaryFile()  # noqa: SIM115
+def _start(
+    folder: Path, config: RunConfig, device: str, num_parallel: int, lock: IO[str]
+) -> _Worker:
+    # Not pipes, which could fill up; closed when the process has ended.
+    errors, notes = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(
         [sys.executable, "-m", "pdecnn.experiments.worker"],
         stdin=subprocess.PIPE,
         bufsize=0,
-        stdout=subprocess.DEVNULL,
+        stdout=notes,
         stderr=errors,
         # Ctrl-C reaches this process alone, which stops the others in order; the lock is theirs
         # too, so that nobody else writes to the runs of a queue that was killed.
@@ -196,9 +230,10 @@ def _start(folder: Path, config: RunConfig, device: str, lock: IO[str]) -> _Work
         "folder": str(folder),
         "config": config.to_dict(),
         "device": device,
+        "num_parallel": num_parallel,
         "command": sys.argv,
     }
     assert process.stdin is not None
     with suppress(BrokenPipeError):  # it ended at once: why will be read from its errors
         process.stdin.write(json.dumps(order).encode() + b"\n")
-    return _Worker(process, errors)
+    return _Worker(process, errors, notes)

@@ -111,9 +111,11 @@ class Run:
         write_atomically(self.folder / METRICS, text.encode())
 
     def append_timing(self, entry: dict[str, Any]) -> None:
-        """Add a line of wall-clock figures."""
-        with (self.folder / TIMING).open("a") as stream:
-            stream.write(json.dumps(entry) + "\n")
+        """Add a line of wall-clock figures; half a line that a crash has left goes."""
+        path = self.folder / TIMING
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        whole = b"".join(line for line in lines if line.endswith(b"\n"))
+        write_atomically(path, whole + json.dumps(entry).encode() + b"\n")
 
     def link(self, which: str, checkpoint: Path) -> None:
         """Let `best` or `last` be that checkpoint, atomically."""
@@ -143,7 +145,7 @@ class Run:
         for path in [*self.checkpoints, *leftovers]:
             if path not in keep:
                 shutil.rmtree(path)
-        for name in (ENVIRONMENT, CONFIG, METRICS, PREDICTIONS, SUMMARY, *WEIGHTS):
+        for name in (ENVIRONMENT, CONFIG, METRICS, TIMING, PREDICTIONS, SUMMARY, *WEIGHTS):
             for path in self.folder.glob(f".{name}.*"):
                 path.unlink()
 

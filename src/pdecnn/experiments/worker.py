@@ -9,30 +9,84 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.experiments.config import RunConfig, run_config_from_dict
+from pdecnn.experiments.environment import cpu_threads
 from pdecnn.experiments.evaluation import evaluate
+from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.runs import Run, is_run
 from pdecnn.experiments.signals import Interrupted
 from pdecnn.experiments.training import train
 from pdecnn.files import write_json
+from pdecnn.learning.trainer import Trainer
 
 TRAINING_EVALUATION = "training_evaluation.json"
-_KNOWN_ERRORS = (CheckpointError, ConfigError, DataError, DivergedError, Interrupted)
+CONDITIONS = "conditions.json"
+"""How many runs shared the device, on which its times depend."""
 
 
-def complete_run(folder: Path, config: RunConfig, device: str) -> None:
+class Unfinished(Exception):
+    """There is more to train, but not now."""
+
+
+_KNOWN_ERRORS = (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    Interrupted,
+    Unfinished,
+)
+
+
+class RunListener(Listener):
+    """Passes on the notes of a run of a queue and writes down its conditions."""
+
+    def __init__(self, say: Callable[[str], None], num_parallel: int) -> None:
+        self.say, self.num_parallel = say, num_parallel
+
+    def note(self, text: str) -> None:
+        """Pass it on."""
+        self.say(text)
+
+    def begin(self, folder: Path, trainer: Trainer) -> None:
+        """Write down how it is trained from here on."""
+        del trainer
+        write_json(folder / CONDITIONS, {"runs_at_a_time": self.num_parallel})
+
+
+def complete_run(folder: Path, config: RunConfig, device: str, listener: Listener) -> None:
     """Train to the end, then measure the best weights on the training images too."""
-    run = train(config, output=folder, resume=True, device=device)
-    result = evaluate(run, data=config.data.folder, split="train", device=device)
+    resume = is_run(folder)
+    run = Run(folder) if resume else None
+    if run is None or not run.is_finished:
+        run = train(config, output=folder, resume=resume, device=device, listener=listener)
+    if not run.is_finished:
+        raise Unfinished("stopped at its time limit; run the same command again to go on")
+    with cpu_threads(config.training.num_threads):
+        result = evaluate(run, data=config.data.folder, split="train", device=device)
     write_json(folder / TRAINING_EVALUATION, result)
 
 
 def is_complete(folder: Path) -> bool:
     """Whether `complete_run` has nothing left to do there."""
-    return is_run(folder) and Run(folder).is_finished and (folder / TRAINING_EVALUATION).is_file()
+    return (
+        is_run(folder) and Run(folder).is_finished and read_training_evaluation(folder) is not None
+    )
+
+
+def read_training_evaluation(folder: Path) -> dict[str, Any] | None:
+    """The figures on the training images; None where they are to be measured again."""
+    try:
+        values = json.loads((folder / TRAINING_EVALUATION).read_bytes())
+    except (OSError, ValueError):
+        return None
+    measured = isinstance(values, dict) and isinstance(values.get("accuracy"), int | float)
+    return values if measured else None
 
 
 def explain(error: Exception) -> str:
@@ -47,7 +101,12 @@ def main() -> None:
     sys.argv = order["command"]  # what the environment of the run records
     threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
     try:
-        complete_run(Path(order["folder"]), run_config_from_dict(order["config"]), order["device"])
+        complete_run(
+            Path(order["folder"]),
+            run_config_from_dict(order["config"]),
+            order["device"],
+            RunListener(lambda text: print(text, flush=True), order["num_parallel"]),
+        )
     except Exception as error:
         print(explain(error), file=sys.stderr)
         sys.exit(error.exit_code if isinstance(error, Interrupted) else 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 from pdecnn.errors import CheckpointError
 from pdecnn.experiments.runs import Run
 from pdecnn.files import write_atomically
+from pdecnn.reports.results import read_predictions
 
 FIGURES = "figures"
 
@@ -23,7 +24,7 @@ def draw_run_figures(run: Run) -> list[Path]:
         from pdecnn.reports import style
     from pdecnn.reports.confusion import draw_confusion
     from pdecnn.reports.convergence import draw_convergence
-    from pdecnn.reports.predictions import draw_predictions, read_predictions
+    from pdecnn.reports.predictions import draw_predictions
 
     contents: dict[str, bytes] = {}
     metrics, summary = run.metrics, run.summary

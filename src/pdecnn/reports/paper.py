@@ -1,139 +1,159 @@
-"""The tables and figures of Section 5 as files, and a page that shows them all."""
+"""The tables and figures of Section 5 as files: each with a page, and one page that shows all."""
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from pdecnn.errors import CheckpointError
-from pdecnn.experiments.paper import QUICK_TRAINING, TITLES, Plan
+from pdecnn.experiments.paper import TARGETS, Plan
 from pdecnn.files import write_atomically
 from pdecnn.reports.figures import without_matplotlib_notices
-from pdecnn.reports.results import Result, read_result
-from pdecnn.reports.table import Row, make_rows, to_csv, to_latex, to_markdown
+from pdecnn.reports.paper_text import caption, explain_table, notices, title
+from pdecnn.reports.results import Result, read_runs
+from pdecnn.reports.table import make_rows, to_csv, to_latex, to_markdown
 
 RUNS = "runs"
 PAGE = "README.md"
-_QUICK = (
-    f"Quick version: {QUICK_TRAINING['epochs']} epochs of small networks on scikit-learn's "
-    "digits, which stand in for every data set. It shows that the whole works; its numbers are "
-    "not to be compared with the paper's."
-)
-_CAPTIONS = {
-    "figure1": "Four test images ({}) and the probabilities that each network gives.",
-    "figure2": "Left: test accuracy against the part of the STL-10 training images that is used, "
-    "without augmentation, at the best of each run by 1,000 other images. Right: validation "
-    "accuracy after each epoch, as in Table 1. Bars and bands reach from the least to the most of "
-    "the seeds.",
-    "figure3": "Confusion matrices on the STL-10 test images, all seeds together: a row a network, "
-    "a column an amount of training images, without augmentation.",
-    "figure4": "Validation accuracy after each epoch ({}). Bands reach from the least to the most "
-    "of the seeds.",
-}
+_RUNS_HEADING = "## Runs"
+_FIGURE_SUFFIXES = (".png", ".svg")
 
 
-def draw_paper(plan: Plan, output: Path, failures: dict[str, str]) -> list[Path]:
-    """Write what the finished runs in `output/runs` give, and return the files.
+class Drawn(NamedTuple):
+    """What was written, and which runs it lacks."""
 
-    What is missing is marked in its place; `failures` say why, by name of the run.
+    files: list[Path]
+    failures: dict[str, str]
+    """By name of the run, why it has no result."""
+
+
+def draw_paper(plan: Plan, output: Path, failures: dict[str, str]) -> Drawn:
+    """Write what the finished runs in `output/runs` give.
+
+    What is missing is marked in its place; `failures` say why, by name of the run, where that is
+    known already. Every run of the plan has a result or is among those returned.
     """
-    runs, contents = output / RUNS, dict[str, bytes]()
-    title = f"{'digits in place of ' if plan.quick else ''}{{}}"
-    rows = make_rows(plan, runs) if "table1" in plan.experiments else []
-    if rows:
-        contents["table1.md"] = _table_page(rows, title, plan).encode()
-        contents["table1.csv"] = to_csv(rows).encode()
-        comment = f"% {_QUICK}\n" if plan.quick else ""
-        contents["table1.tex"] = (comment + to_latex(rows, title)).encode()
+    results, reasons = read_runs(plan, output / RUNS)
+    failures = reasons | failures
+    contents, stale = dict[str, bytes](), list[str]()
     with without_matplotlib_notices():
         from pdecnn.reports import style
     from pdecnn.reports.paper_figures import draw_target
 
     for target in plan.experiments:
-        with style.journal_style():
-            figure = None if target == "table1" else draw_target(target, plan, runs)
-            contents |= {} if figure is None else style.render(target, figure)
-    page = _page(plan, runs, rows, title, failures, set(contents))
-    contents[PAGE] = page.encode()
+        if target == "table1":
+            body = _table(plan, results, contents)
+        else:
+            with style.journal_style():
+                figure = draw_target(target, plan, results)
+                contents |= {} if figure is None else style.render(target, figure)
+            if figure is None:
+                stale += [f"{target}{suffix}" for suffix in _FIGURE_SUFFIXES]
+            body = _figure(target, plan, drawn=figure is not None)
+        page = _page(target, plan, body, results, failures)
+        contents[f"{target}.md"] = page.encode()
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             write_atomically(output / name, content)
+        for name in stale:  # of runs that are there no more
+            (output / name).unlink(missing_ok=True)
+        contents[PAGE] = _whole_page(output).encode()
+        write_atomically(output / PAGE, contents[PAGE])
     except OSError as error:
         raise CheckpointError(
             f"{output}: cannot be written ({error.strerror}); make room or allow writing, then "
             f"run the same command again (the runs are intact)"
         ) from error
-    return [output / name for name in contents]
+    return Drawn([output / name for name in contents], failures)
 
 
-def _table_page(rows: list[Row], title: str, plan: Plan) -> str:
-    lines = ["# Table 1", ""]
-    if plan.quick:
-        lines += [f"**{_QUICK}**", ""]
-    lines += [_explain_table(plan), "", to_markdown(rows, f"## {title}")]
-    return "\n".join(lines)
+def _table(plan: Plan, results: dict[str, Result], contents: dict[str, bytes]) -> list[str]:
+    """Table 1 in all its forms; returned is what stands on its page."""
+    rows = make_rows(plan, results)
+    name = {one.dataset: title(one.dataset, plan) for one in plan.experiments["table1"]}
+    comments = "".join(f"% {text}\n" for text in [*notices(plan), explain_table(plan)])
+    contents["table1.csv"] = to_csv(rows, plan.settings).encode()
+    contents["table1.tex"] = (comments + to_latex(rows, name)).encode()
+    return [explain_table(plan), "", to_markdown(rows, name)]
 
 
-def _explain_table(plan: Plan) -> str:
-    seeds = (
-        "one seed" if plan.num_seeds == 1 else f"{plan.num_seeds} seeds, mean ± standard deviation"
-    )
-    return (
-        "Accuracy and cross entropy with the weights of the best validation accuracy, on the test "
-        f"images and, as they are, on the training images; {seeds}. `resnet` is a general "
-        "residual network of the same widths, which has two stencils where the others have one; "
-        "narrowed, its channels are fewer, so that it comes nearest to the weight count of the "
-        "parabolic network. Both are ours, not the paper's."
-    )
+def _figure(target: str, plan: Plan, *, drawn: bool) -> list[str]:
+    said = caption(target, plan)
+    if not drawn:
+        return ["Not drawn: no run of it is finished.", ""]
+    return [f"![{said}]({target}.png)", "", said, ""]
 
 
 def _page(
+    target: str,
     plan: Plan,
-    runs: Path,
-    rows: list[Row],
-    title: str,
+    body: list[str],
+    results: dict[str, Result],
     failures: dict[str, str],
-    written: set[str],
 ) -> str:
-    """Everything on one page, with what a published figure must carry."""
-    lines = ["# The paper's numerical experiments, rebuilt", ""]
-    if plan.quick:
-        lines += [f"**{_QUICK}**", ""]
-    results = {name: read_result(runs / name) for name in plan.runs}
-    missing = [name for name, result in results.items() if result is None]
+    """A table or figure with what it must carry when it is published."""
+    lines = [f"# {_heading(target)}", ""]
+    for text in notices(plan):
+        lines += [f"**{text}**", ""]
+    names = dict.fromkeys(
+        name for one in plan.experiments[target] for name in plan.run_names(target, one)
+    )
+    missing = [name for name in names if name not in results]
     if missing:
-        lines += [f"**{len(missing)} of {len(results)} runs are missing:**", ""]
-        lines += [f"- `{name}`: {failures.get(name, 'not finished')}" for name in missing]
-        lines.append("")
-    notes = [*plan.notes, *(f"changed: {key} = {value}" for key, value in plan.settings.items())]
-    lines += [f"- {note}" for note in notes] + [""] * bool(notes)
-    if rows:
-        lines += ["## Table 1", "", _explain_table(plan), "", to_markdown(rows, f"### {title}")]
-    for target in plan.experiments:
-        if f"{target}.png" in written:
-            names = dict.fromkeys(TITLES[one.dataset] for one in plan.experiments[target])
-            caption = _CAPTIONS[target].format(", ".join(names))
-            lines += [f"## Figure {target[-1]}", "", f"![{caption}]({target}.png)", "", caption, ""]
-    lines += _run_list({name: result for name, result in results.items() if result is not None})
+        lines += [f"**{len(missing)} of {len(names)} runs are missing:**", ""]
+        lines += [f"- `{name}`: {failures[name]}" for name in missing] + [""]
+    lines += [*body, *_run_list({name: results[name] for name in names if name in results})]
     return "\n".join(lines)
 
 
 def _run_list(results: dict[str, Result]) -> list[str]:
-    lines = ["## Runs", "", "Each has its whole config, environment and history in `runs/`.", ""]
-    lines += ["| run | test accuracy % | best epoch | training time |", "|---|---|---|---|"]
+    lines = [_RUNS_HEADING, "", "Each has its config, environment and history in `runs/`.", ""]
+    lines.append("| run | test accuracy % | best epoch | precision | training time |")
+    lines.append("|---|---:|---:|---|---:|")
     for name, result in results.items():
         summary = result.summary
         best = f"{summary['best_epoch']} of {summary['epochs']}"
         accuracy = f"{100 * summary['test']['accuracy']:.2f}"
-        lines.append(f"| {name} | {accuracy} | {best} | {result.seconds:,.0f} s |")
-    where = dict.fromkeys(_describe(result.environment) for result in results.values())
+        time = "unknown" if result.seconds is None else f"{result.seconds:,.0f} s"
+        lines.append(f"| {name} | {accuracy} | {best} | {result.precision} | {time} |")
+    where = dict.fromkeys(_describe(result) for result in results.values())
     return [*lines, "", *(f"- {text}" for text in where), ""]
 
 
-def _describe(environment: dict[str, Any]) -> str:
+def _describe(result: Result) -> str:
     """Hardware, versions and commit in a line."""
+    environment, shared = result.environment, result.num_parallel
     hardware, versions = environment["hardware"], environment["versions"]
     device = hardware["gpu"] or f"{hardware['processor']}, {hardware['cpu_cores']} cores"
+    if shared is not None:
+        device += f", {shared} run{'s' * (shared > 1)} at a time"
     return (
         f"{device}; pdecnn {versions['pdecnn']}, commit {environment['commit']}, torch "
         f"{versions['torch']}, Python {versions['python']}"
     )
+
+
+def _whole_page(output: Path) -> str:
+    """All pages of the folder but for their runs, whichever command they are of."""
+    lines = ["# The paper's numerical experiments, rebuilt", ""]
+    pages = {name: output / f"{name}.md" for name in TARGETS}
+    there = {name: path for name, path in pages.items() if path.is_file()}
+    for path in there.values():
+        text = path.read_text(encoding="utf-8", errors="replace").partition(_RUNS_HEADING)[0]
+        lines.append(re.sub(r"^#", "##", text, flags=re.MULTILINE))
+    lines += ["## Runs", "", f"Runs, hardware and versions: {_links(there)}.", ""]
+    left_out = [name for name in pages if name not in there]
+    if left_out:
+        commands = ", ".join(f"`pdecnn reproduce {name}`" for name in left_out)
+        lines += [f"Not here: {commands}.", ""]
+    return "\n".join(lines)
+
+
+def _links(names: Iterable[str]) -> str:
+    return ", ".join(f"[{_heading(name)}]({name}.md)" for name in names)
+
+
+def _heading(target: str) -> str:
+    """'figure4' -> 'Figure 4'."""
+    return f"{target[:-1].capitalize()} {target[-1]}"

@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pdecnn.experiments.paper import TITLES, Experiment, Plan
+from pdecnn.experiments.paper import TITLES, Plan
 from pdecnn.reports.convergence import MOST_MARKERS, draw_rates, scale_accuracy, scale_epochs
+from pdecnn.reports.paper_text import is_augmented, seeds
 from pdecnn.reports.results import MISSING, Results, dynamics_of
 from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, WIDTH
 from pdecnn.reports.table import LABELS
@@ -33,39 +34,43 @@ def draw_amounts(results: Results, plan: Plan) -> Figure:
     figure = Figure(figsize=(WIDTH, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     amounts = {one: several for one, several in results.items() if one.percentage is not None}
-    _draw_percentages(left, amounts)
-    left.set_title(f"Without augmentation ({_seeds(plan)})", loc="left")
+    _draw_percentages(left, amounts, plan)
     whole = {one: several for one, several in results.items() if one.percentage is None}
     _draw_epochs(right, whole)
-    right.set_title(f"With augmentation ({_seeds(plan)})", loc="left")
+    for axes, shown in ((left, amounts), (right, whole)):
+        augmentation = "With" if is_augmented(plan, shown) else "Without"
+        axes.set_title(f"{augmentation} augmentation", loc="left")
     return _with_legend(figure, results, plan)
 
 
-def _draw_percentages(axes: Axes, results: Results) -> None:
+def _draw_percentages(axes: Axes, results: Results, plan: Plan) -> None:
     """The mean over the seeds as a line, the least and the most as bars."""
     if not any(results.values()):
         mark_missing(axes, "")
         return
-    percentages = sorted({one.percentage or 0 for one in results})
-    for place, dynamics in enumerate(dynamics_of(results)):
+    networks = dynamics_of(results)
+    amounts = sorted({plan.percentage(one) for one in results})
+    apart = 0.01 * (amounts[-1] - amounts[0])
+    for place, dynamics in enumerate(networks):
+        mine = [one for one in results if one.dynamics == dynamics]
         accuracies = [
-            [r.summary["test"]["accuracy"] for r in results[Experiment(dynamics, "stl10", p)]]
+            [result.summary["test"]["accuracy"] for result in results[one]]
             or [math.nan]  # a gap in the line
-            for p in percentages
+            for one in mine
         ]
         means = np.array([np.mean(values) for values in accuracies])
         low, high = (np.array([f(values) for values in accuracies]) for f in (min, max))
         axes.errorbar(
             # Moved apart a little, so that bars of spread do not hide each other.
-            [percentage + 0.6 * (place - 1) for percentage in percentages],
+            [plan.percentage(one) + apart * (place - (len(networks) - 1) / 2) for one in mine],
             means,
             yerr=[means - low, high - means],
             capsize=2,
             elinewidth=0.8,
             **LOOKS[dynamics],
         )
-    axes.set_xticks(percentages, [f"{percentage}%" for percentage in percentages])
-    axes.set_xlabel("part of the training images")
+    axes.set_xticks(amounts, [f"{amount:.3g}%" for amount in amounts])
+    axes.set_xlabel("part of the training images that is trained on")
     axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
     axes.set_axisbelow(True)
     scale_accuracy(axes)
@@ -80,7 +85,7 @@ def draw_validation(results: Results, plan: Plan) -> Figure:
     for axes, dataset in zip(panels, datasets, strict=True):
         _draw_epochs(axes, {one: r for one, r in results.items() if one.dataset == dataset})
         name = f"digits for {TITLES[dataset]}" if plan.quick else TITLES[dataset]
-        axes.set_title(f"{name} ({_seeds(plan)})", loc="left")
+        axes.set_title(f"{name} ({seeds(plan)})", loc="left")
     return _with_legend(figure, results, plan)
 
 
@@ -89,7 +94,7 @@ def _draw_epochs(axes: Axes, results: Results) -> None:
     epochs: Sequence[int] = ()
     rates: list[float] = []
     for place, (one, several) in enumerate(results.items()):
-        metrics = [result.run.metrics for result in several]
+        metrics = [result.metrics for result in several]
         length = min(map(len, metrics), default=0)
         if not length:
             continue
@@ -120,8 +125,9 @@ def _with_legend(figure: Figure, results: Results, plan: Plan) -> Figure:
     axes = figure.axes[0]
     handles = []
     for dynamics in dynamics_of(results):
-        mine = [several for one, several in results.items() if one.dynamics == dynamics]
-        finished, wanted = sum(map(len, mine)), plan.num_seeds * len(mine)
+        mine = [one for one in results if one.dynamics == dynamics]
+        finished = len({result.folder for one in mine for result in results[one]})
+        wanted = plan.num_seeds * len({plan.trained[one] for one in mine})
         label = LABELS[dynamics]
         if finished < wanted:
             label += f" ({wanted - finished} of {wanted} {MISSING})"
@@ -132,10 +138,6 @@ def _with_legend(figure: Figure, results: Results, plan: Plan) -> Figure:
     room = 4 if all(len(several) == plan.num_seeds for several in results.values()) else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=room)
     return figure
-
-
-def _seeds(plan: Plan) -> str:
-    return "one seed" if plan.num_seeds == 1 else f"{plan.num_seeds} seeds"
 
 
 def mark_missing(axes: Axes, title: str) -> None:

@@ -1,7 +1,7 @@
 """The figures of the paper from run directories; Figures 1 and 3 themselves."""
 
+import textwrap
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,37 +10,53 @@ from matplotlib.image import AxesImage
 from pdecnn.experiments.paper import Plan
 from pdecnn.reports.confusion import add_colour_bar, draw_matrix, name_classes
 from pdecnn.reports.paper_curves import draw_amounts, draw_validation, mark_missing
+from pdecnn.reports.paper_text import QUICK, changed, seeds, title
 from pdecnn.reports.predictions import (
     MOST_BARS,
     NUM_LARGEST,
     draw_bars,
     legend_patches,
-    read_predictions,
     show_image,
 )
-from pdecnn.reports.results import Results, dynamics_of, read_results
+from pdecnn.reports.results import Result, Results, dynamics_of, results_of
 from pdecnn.reports.style import WIDTH, short_name
 from pdecnn.reports.table import LABELS
 
 NUM_IMAGES = 4
+_LETTERS_A_LINE = 85
+_RED = "#B00000"
 
 
-def draw_target(target: str, plan: Plan, runs: Path) -> Figure | None:
+def draw_target(target: str, plan: Plan, results: dict[str, Result]) -> Figure | None:
     """The figure of that name; None where no run for it is finished."""
-    experiments = plan.experiments[target]
-    results = {one: read_results(runs, one, plan.num_seeds) for one in experiments}
-    if not any(results.values()):
+    mine = results_of(target, plan, results)
+    if not any(mine.values()):
         return None
-    figure = _DRAW[target](results, plan)
-    if plan.quick:
-        figure.suptitle("Quick version on digits, not the paper's experiment", color="#B00000")
+    figure = _DRAW[target](mine, plan)
+    notes = [QUICK] * plan.quick + textwrap.wrap(changed(plan), _LETTERS_A_LINE)
+    lines = [*_headline(target, plan), *notes]
+    if lines:
+        figure.suptitle("\n".join(lines), color=_RED if notes else "black")
     return figure
+
+
+def _headline(target: str, plan: Plan) -> list[str]:
+    """The data set and the seeds, where the panels do not name them."""
+    if target == "figure4":
+        return []
+    name = title(plan.experiments[target][0].dataset, plan)
+    shown = {
+        "figure1": "test images, seed 0",
+        "figure2": seeds(plan),
+        "figure3": f"test images, {seeds(plan)}",
+    }
+    return [f"{name[0].upper()}{name[1:]}: {shown[target]}"]
 
 
 def _draw_predictions(results: Results, plan: Plan) -> Figure:
     """Figure 1: test images, and beside each the probabilities by each network."""
     shown = {one: several[0] for one, several in results.items() if several}
-    predictions = {one: read_predictions(result.run) for one, result in shown.items()}
+    predictions = {one: result.predictions for one, result in shown.items()}
     first = next(iter(predictions.values()))
     names = [short_name(name) for name in next(iter(shown.values())).summary["class_names"]]
     num_bars = len(names) if len(names) <= MOST_BARS else NUM_LARGEST
@@ -66,18 +82,20 @@ def _draw_predictions(results: Results, plan: Plan) -> Figure:
 def _draw_confusions(results: Results, plan: Plan) -> Figure:
     """Figure 3: a row of confusion matrices a network, a column an amount of data."""
     dynamics = dynamics_of(results)
-    percentages = sorted({one.percentage for one in results if one.percentage is not None})
+    percentages = list(dict.fromkeys(one.percentage for one in results))
     first = next(several[0] for several in results.values() if several)
     names = [short_name(name) for name in first.summary["class_names"]]
-    size = (WIDTH, 1.55 * len(dynamics) + 1.4)
+    size = (WIDTH, 1.55 * len(dynamics) + 1.7)
     figure = Figure(figsize=size, layout="compressed")
     panels = figure.subplots(
         len(dynamics), len(percentages), sharex=True, sharey=True, squeeze=False
     )
     image: AxesImage | None = None
     for one, several in results.items():
-        axes = panels[dynamics.index(one.dynamics), percentages.index(one.percentage or 0)]
-        title = f"{one.percentage}% of the images" if one.dynamics == dynamics[0] else ""
+        axes = panels[dynamics.index(one.dynamics), percentages.index(one.percentage)]
+        title = ""
+        if one.dynamics == dynamics[0]:
+            title = f"{plan.percentage(one):.3g}% of the\ntraining images"
         if several:
             counts = np.sum([r.summary["test"]["confusion"] for r in several], axis=0)
             image = draw_matrix(axes, counts)

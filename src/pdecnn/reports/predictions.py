@@ -9,11 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from pdecnn.errors import CheckpointError
-from pdecnn.experiments.runs import PREDICTIONS, Run
 from pdecnn.reports.style import BLUE, LIGHT_GREY, ORANGE, SMALL, WIDTH, short_name
 
 MOST_BARS = 10
@@ -24,17 +20,6 @@ _TRUE: dict[str, Any] = {"facecolor": BLUE, "linewidth": 0}
 _WRONG: dict[str, Any] = {"facecolor": "white", "edgecolor": ORANGE, "hatch": "//////"}
 _OTHER: dict[str, Any] = {"facecolor": LIGHT_GREY, "linewidth": 0}
 _CHANNEL_STYLES = ("-", "--", ":", "-.")
-
-
-def read_predictions(run: Run) -> dict[str, NDArray[Any]]:
-    """`images` (n, channels, *spatial), `labels` (n,) and `probabilities` (n, classes)."""
-    path = run.folder / PREDICTIONS
-    try:
-        return {name: tensor.numpy() for name, tensor in load_file(path).items()}
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error}); restore it from a copy, or train again"
-        ) from error
 
 
 def draw_predictions(predictions: dict[str, NDArray[Any]], class_names: list[str]) -> Figure:

@@ -1,38 +1,53 @@
-"""What the runs of an experiment came to, read from their directories."""
+"""What the runs of a plan came to, read once and checked for all that a report needs."""
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
 from pdecnn.errors import CheckpointError
-from pdecnn.experiments.paper import Experiment
-from pdecnn.experiments.runs import ENVIRONMENT, TIMING, Run
-from pdecnn.experiments.worker import TRAINING_EVALUATION, is_complete
+from pdecnn.experiments.config import RunConfig
+from pdecnn.experiments.paper import Experiment, Plan
+from pdecnn.experiments.runs import ENVIRONMENT, METRICS, PREDICTIONS, SUMMARY, TIMING, Run
+from pdecnn.experiments.worker import CONDITIONS, is_complete, read_training_evaluation
+from pdecnn.learning.precision import AUTO
 
 MISSING = "missing"
+UNFINISHED = "not finished"
 
 
 class Result(NamedTuple):
     """A run at its end."""
 
-    run: Run
+    folder: Path
+    config: RunConfig
     summary: dict[str, Any]
     training: dict[str, Any]
     """The best weights on the training images."""
+    metrics: list[dict[str, Any]]
+    predictions: dict[str, NDArray[Any]]
+    environment: dict[str, Any]
+    """Where it ran."""
+    num_parallel: int | None
+    """How many runs shared the device; None: unknown."""
+    seconds: float | None
+    """How long it trained, by the clock; None: unknown."""
 
     @property
-    def seconds(self) -> float:
-        """How long it trained, by the clock."""
-        lines = (self.run.folder / TIMING).read_text().splitlines()
-        return float(sum(json.loads(line)["seconds"] for line in lines))
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        """Where it ran."""
-        values: dict[str, Any] = json.loads((self.run.folder / ENVIRONMENT).read_bytes())
-        return values
+    def precision(self) -> str:
+        """What its layers computed in."""
+        precision = self.config.training.precision
+        if precision != AUTO:
+            return precision
+        # A run of before 'auto' was resolved in its config.
+        return "float32" if self.environment["hardware"]["gpu"] is None else "bfloat16"
 
 
 Results = dict[Experiment, list[Result]]
@@ -46,22 +61,64 @@ class Spread(NamedTuple):
     deviation: float | None
 
 
-def read_result(folder: Path) -> Result | None:
-    """The result in a run directory; None if the run is missing, unfinished or damaged."""
+def read_runs(plan: Plan, runs: Path) -> tuple[dict[str, Result], dict[str, str]]:
+    """The results of a plan by name of the run, and why the others have none."""
+    results, reasons = {}, {}
+    for name in plan.runs:
+        try:
+            results[name] = read_result(runs / name)
+        except CheckpointError as error:
+            reasons[name] = " ".join(str(error).splitlines())
+    return results, reasons
+
+
+def results_of(target: str, plan: Plan, results: dict[str, Result]) -> Results:
+    """What there is for the experiments of a target."""
+    return {
+        one: [results[name] for name in plan.run_names(target, one) if name in results]
+        for one in plan.experiments[target]
+    }
+
+
+def read_result(folder: Path) -> Result:
+    """The result in a run directory; a CheckpointError says what is missing or damaged there."""
+    if not is_complete(folder):
+        raise CheckpointError(UNFINISHED)
+    run = Run(folder)
+    with _named(folder / SUMMARY):
+        summary = run.summary or {}
+        _check_summary(summary)
+    with _named(folder / METRICS):
+        metrics = run.metrics
+        _check_metrics(metrics, summary["epochs"])
+    with _named(folder / ENVIRONMENT):
+        environment = json.loads((folder / ENVIRONMENT).read_bytes())
+        _check_environment(environment)
+    predictions = read_predictions(run)
+    with _named(folder / PREDICTIONS):
+        _check_predictions(predictions, len(summary["class_names"]))
+    return Result(
+        folder=folder,
+        config=run.config,
+        summary=summary,
+        training=read_training_evaluation(folder) or {},
+        metrics=metrics,
+        predictions=predictions,
+        environment=environment,
+        num_parallel=_read_num_parallel(folder / CONDITIONS),
+        seconds=_read_seconds(folder / TIMING, summary["epochs"]),
+    )
+
+
+def read_predictions(run: Run) -> dict[str, NDArray[Any]]:
+    """`images` (n, channels, *spatial), `labels` (n,) and `probabilities` (n, classes)."""
+    path = run.folder / PREDICTIONS
     try:
-        if not is_complete(folder):
-            return None
-        run = Run(folder)
-        training = json.loads((folder / TRAINING_EVALUATION).read_bytes())
-        return Result(run, run.summary or {}, training)
-    except (CheckpointError, OSError, ValueError):
-        return None
-
-
-def read_results(runs: Path, experiment: Experiment, num_seeds: int) -> list[Result]:
-    """The results there are, in the order of the seeds."""
-    folders = [runs / experiment.run_name(seed) for seed in range(num_seeds)]
-    return [result for result in map(read_result, folders) if result is not None]
+        return {name: tensor.numpy() for name, tensor in load_file(path).items()}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}); restore it from a copy, or train again"
+        ) from error
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
@@ -76,3 +133,92 @@ def spread(values: Sequence[float | None]) -> Spread | None:
 def dynamics_of(results: Results) -> list[str]:
     """The networks of some experiments, each once, in order."""
     return list(dict.fromkeys(one.dynamics for one in results))
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Say which file is damaged, and what to do."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: damaged ({error}); restore it from a copy, or delete {path.parent} and run "
+            f"the same command again"
+        ) from error
+
+
+def _entry(values: Any, kind: Any, *keys: str) -> Any:
+    """What lies under the keys, if it is of the kind."""
+    for key in keys:
+        if not isinstance(values, dict) or key not in values:
+            raise ValueError(f"it lacks {'.'.join(keys)}")
+        values = values[key]
+    if not isinstance(values, kind) or isinstance(values, bool):
+        raise ValueError(f"{'.'.join(keys)} is {str(values)[:40]}")
+    if isinstance(values, float) and not isfinite(values):
+        raise ValueError(f"{'.'.join(keys)} is not finite")
+    return values
+
+
+def _check_summary(summary: dict[str, Any]) -> None:
+    for key in ("epochs", "best_epoch", "num_weights"):
+        _entry(summary, int, key)
+    _entry(summary, int | float, "best_validation_accuracy")
+    _entry(summary, int | float, "test", "accuracy")
+    _entry(summary, int | float | None, "test", "loss")
+    names = _entry(summary, list, "class_names")
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("class_names are no names")
+    confusion = _entry(summary, list, "test", "confusion")
+    rows = [row for row in confusion if isinstance(row, list) and len(row) == len(names)]
+    if len(rows) != len(names) or len(confusion) != len(names):
+        raise ValueError("test.confusion does not fit class_names")
+    if not all(isinstance(count, int) for row in rows for count in row):
+        raise ValueError("test.confusion has entries that are no counts")
+
+
+def _check_metrics(metrics: list[dict[str, Any]], epochs: int) -> None:
+    if len(metrics) < epochs:
+        raise ValueError(f"{len(metrics)} of {epochs} epochs")
+    for entry in metrics:
+        _entry(entry, int | float, "validation_accuracy")
+        _entry(entry, int | float, "learning_rate")
+
+
+def _check_environment(environment: Any) -> None:
+    _entry(environment, str | None, "hardware", "gpu")
+    _entry(environment, str, "hardware", "processor")
+    _entry(environment, int | None, "hardware", "cpu_cores")
+    _entry(environment, str | None, "commit")
+    for name in ("pdecnn", "torch", "python"):
+        _entry(environment, str | None, "versions", name)
+
+
+def _check_predictions(predictions: dict[str, NDArray[Any]], num_classes: int) -> None:
+    shapes = {name: array.shape for name, array in predictions.items()}
+    images, labels = shapes.get("images", ()), shapes.get("labels", ())
+    if len(images) < 3 or labels != images[:1] or not images[0]:
+        raise ValueError(f"shapes {shapes}")
+    if shapes.get("probabilities") != (images[0], num_classes):
+        raise ValueError(f"shapes {shapes}, {num_classes} classes")
+    if not 0 <= predictions["labels"].min() <= predictions["labels"].max() < num_classes:
+        raise ValueError(f"labels beyond {num_classes} classes")
+
+
+def _read_num_parallel(path: Path) -> int | None:
+    """What the queue wrote down; None where it did not."""
+    try:
+        return int(json.loads(path.read_bytes())["runs_at_a_time"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _read_seconds(path: Path, epochs: int) -> float | None:
+    """The sum of the times of all epochs; None if the time of one is not known."""
+    try:
+        entries = [json.loads(line) for line in path.read_text().splitlines()]
+        if {int(entry["epoch"]) for entry in entries} != set(range(1, epochs + 1)):
+            return None
+        return float(sum(entry["seconds"] for entry in entries))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -4,12 +4,11 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from pdecnn.experiments.paper import NARROW, TITLES, Experiment, Plan
+from pdecnn.experiments.paper import NARROW, Experiment, Plan
 from pdecnn.experiments.published import PUBLISHED, Published
-from pdecnn.reports.results import MISSING, Spread, read_results, spread
+from pdecnn.reports.results import MISSING, Result, Spread, results_of, spread
 
 LABELS = {
     "parabolic": "parabolic",
@@ -29,6 +28,7 @@ _HEADER = (
 _ALIGNED_RIGHT = (1, 5)
 _CSV_HEADER = (
     "data_set",
+    "trained_on",
     "network",
     "weights",
     "seeds",
@@ -42,6 +42,7 @@ _CSV_HEADER = (
     "paper_test_accuracy",
     "paper_test_loss",
     "test_accuracy_by_seed",
+    "changed_settings",
 )
 
 
@@ -50,6 +51,8 @@ class Row:
     """One network on one data set."""
 
     experiment: Experiment
+    trained_on: str
+    """The data set that was read: the digits, in a quick version."""
     num_weights: int | None
     test_accuracies: tuple[float, ...]
     test_loss: Spread | None
@@ -72,19 +75,19 @@ class Row:
         )
 
 
-def make_rows(plan: Plan, runs: Path) -> list[Row]:
-    """Table 1 from the run directories."""
+def make_rows(plan: Plan, results: dict[str, Result]) -> list[Row]:
+    """Table 1 from the results by name of the run."""
     rows = []
-    for experiment in plan.experiments["table1"]:
-        results = read_results(runs, experiment, plan.num_seeds)
-        tests = [result.summary["test"] for result in results]
+    for experiment, several in results_of("table1", plan, results).items():
+        tests = [result.summary["test"] for result in several]
         rows.append(
             Row(
                 experiment=experiment,
-                num_weights=results[0].summary["num_weights"] if results else None,
+                trained_on=plan.config(experiment).data.name,
+                num_weights=several[0].summary["num_weights"] if several else None,
                 test_accuracies=tuple(test["accuracy"] for test in tests),
                 test_loss=spread([test["loss"] for test in tests]),
-                training_accuracy=spread([result.training["accuracy"] for result in results]),
+                training_accuracy=spread([result.training["accuracy"] for result in several]),
                 num_seeds=plan.num_seeds,
                 published=PUBLISHED.get((experiment.dynamics, experiment.dataset)),
             )
@@ -102,11 +105,14 @@ def _percent(value: Spread | None) -> str:
 def _accuracy(accuracy: Spread | None, loss: Spread | None) -> str:
     if accuracy is None:
         return MISSING
-    return f"{_percent(accuracy)} ({'not finite' if loss is None else f'{loss.mean:.3f}'})"
+    if loss is None:
+        return f"{_percent(accuracy)} (not finite)"
+    deviation = "" if loss.deviation is None else f" ± {loss.deviation:.3f}"
+    return f"{_percent(accuracy)} ({loss.mean:.3f}{deviation})"
 
 
-def to_markdown(rows: Iterable[Row], heading: str) -> str:
-    """One table a data set, its columns aligned; `heading` has a place for the data set's name."""
+def to_markdown(rows: Iterable[Row], titles: dict[str, str]) -> str:
+    """One table a data set, its columns aligned, under the data set's title."""
     lines = []
     for dataset, mine in _by_dataset(rows):
         cells = [_HEADER, *(row.cells() for row in mine)]
@@ -115,7 +121,7 @@ def to_markdown(rows: Iterable[Row], heading: str) -> str:
             "-" * (width - 1) + (":" if k in _ALIGNED_RIGHT else "-")
             for k, width in enumerate(widths)
         ]
-        lines += [heading.format(TITLES[dataset]), ""]
+        lines += [f"## {titles[dataset]}", ""]
         lines += [_line(line, widths) for line in (cells[0], rule, *cells[1:])]
         lines.append("")
     return "\n".join(lines)
@@ -129,8 +135,9 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return f"| {' | '.join(padded)} |"
 
 
-def to_csv(rows: Iterable[Row]) -> str:
+def to_csv(rows: Iterable[Row], settings: dict[str, Any]) -> str:
     """One line a network and data set; accuracies in [0, 1], nothing rounded."""
+    changed = "; ".join(f"{key} = {value}" for key, value in settings.items())
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_CSV_HEADER)
@@ -141,22 +148,24 @@ def to_csv(rows: Iterable[Row]) -> str:
         writer.writerow(
             [
                 row.experiment.dataset,
+                row.trained_on,
                 row.experiment.dynamics,
                 row.num_weights,
                 len(row.test_accuracies),
                 *figures,
                 *(row.published or (None, None, None)),
                 " ".join(map(str, row.test_accuracies)),
+                changed,
             ]
         )
     return stream.getvalue()
 
 
-def to_latex(rows: Iterable[Row], heading: str) -> str:
+def to_latex(rows: Iterable[Row], titles: dict[str, str]) -> str:
     """A tabular that needs no package."""
     lines = [r"\begin{tabular}{lrcccr}", r"\hline", _latex_line(_HEADER)]
     for dataset, mine in _by_dataset(rows):
-        name = _latex(heading.format(TITLES[dataset]))
+        name = _latex(titles[dataset])
         lines += [r"\hline", rf"\multicolumn{{{len(_HEADER)}}}{{l}}{{{name}}} \\", r"\hline"]
         lines += [_latex_line(row.cells()) for row in mine]
     return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])

@@ -100,6 +100,31 @@ def test_targets_share_their_runs(data):
     ]
 
 
+def test_experiments_of_equal_configs_share_their_runs(data):
+    plan = make_plan("figure3", quick=True)
+    # The digits are not augmented: 80 % of them are the run of the table.
+    assert "hamiltonian_stl10-seed0" in plan.runs
+    assert "hamiltonian_stl10-80percent-seed0" not in plan.runs
+    part = Experiment("hamiltonian", "stl10", 80)
+    assert plan.run_names("figure3", part) == ["hamiltonian_stl10-seed0", "hamiltonian_stl10-seed1"]
+    assert plan.config(part) == plan.runs["hamiltonian_stl10-seed0"]
+    for several in (make_plan("figure2", quick=True), make_plan("all", quick=True)):
+        assert plan.runs.items() <= several.runs.items()
+    assert "hamiltonian_stl10-80percent-seed0" in make_plan("figure3", data=data).runs
+    for settings in ({}, {"data.flip": False, "data.padding": 0.0}):
+        runs = make_plan("all", data=data, settings=settings).runs
+        assert ("hamiltonian_stl10-80percent-seed0" in runs) == (not settings)
+        configs = [replace(config, recipe="") for config in runs.values()]
+        assert all(configs.count(config) == 1 for config in configs)
+
+
+def test_the_part_of_the_training_images_follows_the_settings(data):
+    settings = {"data.fraction": 0.5, "data.validation_fraction": 0.1}
+    plan = make_plan("figure3", data=data, settings=settings)
+    shares = [plan.percentage(one) for one in plan.experiments["figure3"][::3]]
+    assert shares == pytest.approx([100 * 0.5 * 0.9 * share for share in (1 / 8, 1 / 4, 1 / 2, 1)])
+
+
 def test_what_is_not_chosen_is_left_out_with_a_note(data):
     plan = make_plan("all", data=data, datasets=["cifar10"], dynamics=["hamiltonian", "resnet"])
     assert plan.experiments == {
@@ -155,7 +180,7 @@ def test_an_unknown_target_gets_the_nearest():
 
 def test_the_quick_version_is_small_on_digits_with_the_recipe_of_each_data_set():
     plan = make_plan("all", quick=True)
-    assert len(plan.runs) == 2 * (15 + 12)
+    assert len(plan.runs) == 2 * (15 + 9)
     for config in plan.runs.values():
         recipe = pdecnn.recipe(config.recipe).training
         assert (config.data.name, config.data.folder) == ("digits", None)

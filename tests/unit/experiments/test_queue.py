@@ -1,5 +1,6 @@
 """A queue of runs: each to its end, whatever happens to the others or to the queue."""
 
+import errno
 import fcntl
 import json
 import signal
@@ -9,12 +10,17 @@ import tempfile
 import time
 
 import pytest
+import torch
 
 import pdecnn
 from pdecnn.errors import ConfigError
-from pdecnn.experiments import folder_lock, queue
+from pdecnn.experiments import folder_lock, queue, worker
+from pdecnn.experiments.config import differing_keys
+from pdecnn.experiments.environment import cpu_threads
 from pdecnn.experiments.queue import run_queue
 from pdecnn.experiments.runs import Run
+from pdecnn.experiments.worker import is_complete
+from pdecnn.files import write_json
 from tests.runs import Recorder, fingerprint, modification_times, small_config
 
 TINY = {"training__epochs": 1}
@@ -37,7 +43,7 @@ def test_each_run_is_trained_and_measured_on_its_training_images(tmp_path):
     for name, config in runs.items():
         run = Run(tmp_path / name)
         assert run.is_finished
-        assert run.config == config
+        assert differing_keys(run.config, config) == ["training.precision"]
         stored = json.loads((run.folder / "training_evaluation.json").read_bytes())
         assert stored == pdecnn.evaluate(run, split="train", device="cpu")
     assert recorder.notes[0] == (
@@ -66,6 +72,62 @@ def test_a_run_killed_before_its_last_file_is_completed(tmp_path):
     run_queue(runs, tmp_path, device="cpu")
     assert (tmp_path / "heat" / "training_evaluation.json").exists()
     assert (tmp_path / "heat" / "best" / "model.safetensors").stat().st_mtime_ns == weights
+
+
+@pytest.mark.parametrize("content", ['{"accuracy": 0.', "null", '{"loss": 1.0}'])
+def test_a_damaged_measurement_is_made_again(tmp_path, content):
+    runs = configs(heat="parabolic")
+    run_queue(runs, tmp_path, device="cpu")
+    path = tmp_path / "heat" / "training_evaluation.json"
+    measured = path.read_bytes()
+    path.write_text(content)
+    recorder = Recorder()
+    assert run_queue(runs, tmp_path, device="cpu", listener=recorder) == {}
+    assert "0 finished before, 1 to go" in recorder.notes[0]
+    assert path.read_bytes() == measured
+
+
+def test_a_damaged_summary_does_not_stop_the_queue(tmp_path):
+    runs = configs(heat="parabolic", wave="second_order")
+    run_queue(runs, tmp_path, device="cpu")
+    write_json(tmp_path / "heat" / "summary.json", {"stopped": "completed"})
+    for name in runs:
+        (tmp_path / name / "training_evaluation.json").unlink()
+    assert run_queue(runs, tmp_path, device="cpu") == {}
+    assert is_complete(tmp_path / "wave")
+
+
+@pytest.mark.parametrize("num_parallel", [1, 2])
+def test_a_run_stopped_by_its_time_limit_is_not_done(tmp_path, num_parallel):
+    limit = {"training__epochs": 2, "training__time_limit_seconds": 1e-6}
+    runs = {"heat": small_config("parabolic_digits", **limit)}
+    recorder = Recorder()
+    options = {"device": "cpu", "num_parallel": num_parallel, "listener": recorder}
+    failures = run_queue(runs, tmp_path, **options)
+    stopped = "stopped at its time limit; run the same command again to go on"
+    assert failures == {"heat": stopped}
+    assert not (tmp_path / "heat" / "training_evaluation.json").exists()
+    assert len(recorder.notes) == 2  # a run that begins has nothing to say
+    assert run_queue(runs, tmp_path, **options) == {}
+    assert is_complete(tmp_path / "heat")
+    # What a run says is passed on with its name, and how many shared the device is kept.
+    assert "heat: resumed from epoch-0001" in recorder.notes
+    stored = json.loads((tmp_path / "heat" / "conditions.json").read_bytes())
+    assert stored == {"runs_at_a_time": num_parallel}
+
+
+def test_the_training_images_are_measured_with_the_threads_of_the_config(tmp_path, monkeypatch):
+    seen = []
+
+    def evaluate(*arguments, **options):
+        seen.append(torch.get_num_threads())
+        return {"accuracy": 0.5}
+
+    monkeypatch.setattr(worker, "evaluate", evaluate)
+    config = small_config("parabolic_digits", training__num_threads=2, **TINY)
+    with cpu_threads(1):
+        run_queue({"heat": config}, tmp_path, device="cpu")
+    assert seen == [2]
 
 
 def test_a_failed_run_does_not_stop_the_others(tmp_path):
@@ -130,7 +192,9 @@ def test_why_a_process_ended(code, failure):
     errors = tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen([sys.executable, "-c", code], stderr=errors)
     process.wait()
-    assert queue._Worker(process, errors).failure() == failure
+    worker = queue._Worker(process, errors, tempfile.TemporaryFile())  # noqa: SIM115
+    assert worker.failure() == failure
+    worker.close()
 
 
 def test_two_queues_do_not_share_a_folder(tmp_path, monkeypatch):
@@ -143,6 +207,15 @@ def test_two_queues_do_not_share_a_folder(tmp_path, monkeypatch):
     assert recorder.notes == [f"waiting for the runs that are still at work in {tmp_path}"]
     assert not (tmp_path / "heat").exists()
     assert run_queue({}, tmp_path, device="cpu") == {}
+
+
+def test_a_disk_that_knows_no_locks_is_told(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(folder_lock.fcntl, "flock", fail)
+    with pytest.raises(ConfigError, match=r"cannot be locked \(No locks available\); choose an"):
+        run_queue({}, tmp_path, device="cpu")
 
 
 @pytest.mark.parametrize("num_parallel", [0, -1])
@@ -170,6 +243,7 @@ def test_a_worker_ends_when_its_input_does(tmp_path):
         "folder": str(tmp_path / "run"),
         "config": small_config(training__epochs=1000).to_dict(),
         "device": "cpu",
+        "num_parallel": 1,
         "command": [],
     }
     process = subprocess.Popen(

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from pdecnn import files
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.recipes import recipe
 from pdecnn.experiments.runs import Run, create_run, fresh_folder
@@ -184,3 +185,24 @@ def test_weights_that_are_not_there_are_refused_with_a_remedy(run):
         run.weights()
     with pytest.raises(ConfigError, match="weights must be one of best, last"):
         run.weights("newest")
+
+
+def test_half_a_line_of_timing_goes_with_the_next(run):
+    run.append_timing({"epoch": 1})
+    path = run.folder / "timing.jsonl"
+    with path.open("a") as stream:
+        stream.write('{"epo')
+    run.append_timing({"epoch": 2})
+    assert path.read_text() == '{"epoch": 1}\n{"epoch": 2}\n'
+
+
+def test_a_full_disk_leaves_whole_lines_of_timing(run, monkeypatch):
+    run.append_timing({"epoch": 1})
+
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        run.append_timing({"epoch": 2})
+    assert (run.folder / "timing.jsonl").read_text() == '{"epoch": 1}\n'
