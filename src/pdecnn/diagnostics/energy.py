@@ -1,0 +1,143 @@
+"""The energy along a block: as printed (eq. 12), and what is really conserved."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.diagnostics.jacobians import plain_copy
+from pdecnn.pde.block import Block
+from pdecnn.pde.integrators import Layers, Leapfrog, State, Verlet, evaluate
+from pdecnn.pde.layers import AbstractLayer, SymmetricLayer
+from pdecnn.pde.normalization import ChannelAffine
+
+EnergyOf = Callable[[Layers, State], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnergyCurves:
+    """Energies at t_0 ... t_N, each of shape (num_steps + 1, batch), in float64.
+
+    *Raw* is at the states as they are stored. *Centred* takes the components of a hyperbolic
+    state at one time, (v_{j-1/2} + v_{j+1/2})/2 for leapfrog and ((Y_j + Y_{j+1})/2, Z_j) for
+    Verlet: its energy error falls like dt^2, the raw one's like dt. Centred values at t_N take
+    the last step once more.
+    """
+
+    norms: Tensor
+    """|Y_j|, of the features."""
+    raw: Tensor | None
+    """Without normalisation: |v|^2/2 + sum Phi(K Y) for second order, sum Phi(K_1 Z) +
+    sum Phi(K_2 Y) for Hamiltonian, both conserved with weights constant in time; sum Phi(K Y)
+    for parabolic, which then never increases below the step bound. None: no energy is known."""
+    centred: Tensor | None
+    """The same at centred states; None for parabolic blocks too."""
+    printed_raw: Tensor | None
+    """(|v|^2 + (K Y)^T sigma(K Y))/2 (eq. 12), second order only. Not conserved."""
+    printed_centred: Tensor | None
+    """The same at centred states."""
+
+
+@torch.no_grad()
+def energy_curves(block: Block, features: Tensor) -> EnergyCurves:
+    """The energies of every example along `Block.trajectory`, in float64 (eq. 12)."""
+    plain = plain_copy(block)
+    states = plain.trajectory(features.detach().double())
+    steps = [*plain.steps, plain.steps[-1]]
+    centred = _centred_states(plain, states, steps)
+    finish = plain.integrator.finish
+    return EnergyCurves(
+        norms=torch.stack([finish(state).flatten(1).norm(dim=1) for state in states]),
+        raw=_along(_conserved(plain), steps, states),
+        centred=_along(_conserved(plain), steps, centred),
+        printed_raw=_along(_printed(plain), steps, states),
+        printed_centred=_along(_printed(plain), steps, centred),
+    )
+
+
+def potential(layer: AbstractLayer, features: Tensor) -> Tensor:
+    """sum Phi(K Y), of which F_sym is minus the gradient: Phi' = sigma; one for each example.
+
+    With a scale s and a bias b after K it is sum (Phi(s K Y + b) - Phi(b))/s, or sum sigma(b) K Y
+    where s = 0. Without normalisation only (`has_potential`).
+    """
+    antiderivative = layer.activation.antiderivative
+    assert antiderivative is not None
+    filtered = layer.convolution(features)
+    norm = layer.normalization
+    if not isinstance(norm, ChannelAffine):
+        return _sum(antiderivative(filtered))
+    shape = (-1, *(1,) * (filtered.dim() - 2))
+    scale, bias = norm.scale.view(shape), norm.bias.view(shape)
+    divisor = torch.where(scale == 0, torch.ones_like(scale), scale)
+    densities = (antiderivative(scale * filtered + bias) - antiderivative(bias)) / divisor
+    return _sum(torch.where(scale == 0, layer.activation(bias) * filtered, densities))
+
+
+def has_potential(layer: nn.Module) -> bool:
+    """Whether F is minus the gradient of `potential`: F_sym, no normalisation, Phi known."""
+    if type(layer) is not SymmetricLayer:
+        return False
+    plain = isinstance(layer.normalization, nn.Identity | ChannelAffine)
+    return plain and layer.activation.antiderivative is not None
+
+
+def _conserved(block: Block) -> EnergyOf | None:
+    if not all(has_potential(layer) for layer in block.layers):
+        return None
+    if isinstance(block.integrator, Leapfrog):
+        return lambda layers, state: _sum(state[1].square()) / 2 + _potential(layers[0], state[0])
+    if isinstance(block.integrator, Verlet):
+        return lambda layers, state: (
+            _potential(layers[0], state[1]) + _potential(layers[1], state[0])
+        )
+    if block.integrator.layers_per_step == 1:
+        return lambda layers, state: _potential(layers[0], state[0])
+    return None
+
+
+def _printed(block: Block) -> EnergyOf | None:
+    symmetric = all(isinstance(layer, SymmetricLayer) for layer in block.layers)
+    if not isinstance(block.integrator, Leapfrog) or not symmetric:
+        return None
+
+    def printed(layers: Layers, state: State) -> Tensor:
+        position, velocity = state
+        # (K Y)^T sigma(N(K Y)) = -Y^T F_sym(Y), with any normalisation.
+        elastic = -_sum(position * evaluate(layers[0], position))
+        return (_sum(velocity.square()) + elastic) / 2
+
+    return printed
+
+
+def _centred_states(block: Block, states: list[State], steps: list[Layers]) -> list[State] | None:
+    if not isinstance(block.integrator, Leapfrog | Verlet):
+        return None
+    final = block.integrator.step(steps[-1], states[-1], block.step_size)
+    # Leapfrog's second component and Verlet's first one are half a step off the other.
+    early = 1 if isinstance(block.integrator, Leapfrog) else 0
+    centred = []
+    for state, later in zip(states, [*states[1:], final], strict=True):
+        components = list(state)
+        components[early] = (state[early] + later[early]) / 2
+        centred.append(tuple(components))
+    return centred
+
+
+def _along(
+    energy: EnergyOf | None, steps: list[Layers], states: list[State] | None
+) -> Tensor | None:
+    if energy is None or states is None:
+        return None
+    return torch.stack([energy(layers, state) for layers, state in zip(steps, states, strict=True)])
+
+
+def _potential(layer: nn.Module, features: Tensor) -> Tensor:
+    assert isinstance(layer, AbstractLayer)
+    return potential(layer, features)
+
+
+def _sum(values: Tensor) -> Tensor:
+    """The sum over all but the examples."""
+    return values.flatten(1).sum(1)

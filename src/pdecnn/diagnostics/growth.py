@@ -1,0 +1,177 @@
+"""How much a block multiplies perturbations: the constant M of the stability condition (eq. 6)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import Tensor
+
+from pdecnn.checks import check_count, check_positive
+from pdecnn.diagnostics.jacobians import double_state, plain_copy, pull_back, push_forward
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.pde.block import Block
+from pdecnn.pde.integrators import AbstractReversibleIntegrator, State
+
+PERTURBATIONS = ("random", "noise", "worst")
+Path = Callable[[Tensor, int], list[Tensor]]
+"""The values (batch, numbers) after 0, 1, ..., `depth` steps from flat initial values."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Growth:
+    """|Y_j - Y~_j| / |Y_0 - Y~_0| against the depth j, the largest over the examples (eq. 6)."""
+
+    perturbation: str
+    """'random': infinitesimal, in random directions; 'noise': white noise of finite size;
+    'worst': the largest singular value of dY_j/dY_0, for each depth by itself."""
+    backward: bool
+    """Whether time runs backwards, from the final state."""
+    constants: tuple[float, ...]
+    """One for each depth; the first is 1."""
+
+    @property
+    def constant(self) -> float:
+        """M, the largest over all depths."""
+        return max(self.constants)
+
+
+def measure_growth(
+    block: Block,
+    features: Tensor,
+    *,
+    perturbation: str = "worst",
+    backward: bool = False,
+    noise_size: float = 0.1,
+    num_draws: int = 4,
+    num_iterations: int = 30,
+    seed: int = 0,
+) -> Growth:
+    """The growth of perturbations of `features` through the block, in float64 (eq. 6).
+
+    Forwards from features to features; backwards, which needs a hyperbolic block, from the
+    whole final state (both components) to the whole earlier states. 'random' and 'noise' take
+    the largest of `num_draws`; 'noise' has `noise_size` times the norm of each example; 'worst'
+    is a power iteration of `num_iterations` products with the Jacobian and its transpose, an
+    estimate from below. The grid of mode 'exact' is left out.
+    """
+    if perturbation not in PERTURBATIONS:
+        raise unknown_name("perturbation", perturbation, PERTURBATIONS)
+    check_positive("noise_size", noise_size)
+    check_count("num_draws", num_draws)
+    check_count("num_iterations", num_iterations)
+    plain = plain_copy(block)
+    with torch.no_grad():
+        path, start = (_backward_path if backward else _forward_path)(plain, features)
+    generator = torch.Generator().manual_seed(seed)
+    if perturbation == "worst":
+        first = _unit(_normal_like(start, generator))
+        ratios = _worst(path, start, first, plain.num_steps, num_iterations)
+    else:
+        draws = [_normal_like(start, generator) for _ in range(num_draws)]
+        along = _derivative if perturbation == "random" else _difference
+        ratios = torch.stack(
+            [along(path, start, draw, plain.num_steps, noise_size) for draw in draws]
+        ).amax(0)
+    constants = tuple(inf if value != value else value for value in ratios.tolist())
+    return Growth(perturbation=perturbation, backward=backward, constants=constants)
+
+
+def _forward_path(block: Block, features: Tensor) -> tuple[Path, Tensor]:
+    wide = features.detach().double()
+
+    def path(flat: Tensor, depth: int) -> list[Tensor]:
+        integrator, steps = block.integrator, block.steps
+        state = integrator.start(flat.view(wide.shape), steps[0], block.step_size)
+        found = [integrator.finish(state).flatten(1)]
+        for layers in steps[:depth]:
+            state = integrator.step(layers, state, block.step_size)
+            found.append(integrator.finish(state).flatten(1))
+        return found
+
+    return path, wide.flatten(1)
+
+
+def _backward_path(block: Block, features: Tensor) -> tuple[Path, Tensor]:
+    integrator = block.integrator
+    if not isinstance(integrator, AbstractReversibleIntegrator):
+        raise ConfigError(
+            f"{integrator.name} steps cannot be undone, so nothing grows backwards in time; use a "
+            f"hyperbolic block or backward=False"
+        )
+    final = double_state(block.propagate(features.detach().double()))
+
+    def path(flat: Tensor, depth: int) -> list[Tensor]:
+        state = _split(flat, final)
+        found = [flat]
+        for layers in list(reversed(block.steps))[:depth]:
+            state = integrator.step_back(layers, state, block.step_size)
+            found.append(_join(state))
+        return found
+
+    return path, _join(final)
+
+
+def _derivative(path: Path, start: Tensor, draw: Tensor, depth: int, size: float) -> Tensor:
+    """Ratios (depth + 1) of the derivative along a direction."""
+    del size
+    direction = _unit(draw)
+    return _largest(push_forward(lambda values: torch.stack(path(values, depth)), start, direction))
+
+
+def _difference(path: Path, start: Tensor, draw: Tensor, depth: int, size: float) -> Tensor:
+    """Ratios (depth + 1) of the distance to the path from a start with noise."""
+    length = size * start.norm(dim=1, keepdim=True)
+    # Features that vanish have no size of their own.
+    length = torch.where(length > 0, length, torch.full_like(length, size))
+    noise = length * _unit(draw)
+    with torch.no_grad():
+        apart = torch.stack(path(start + noise, depth)) - torch.stack(path(start, depth))
+    return _largest(apart / length)
+
+
+def _worst(path: Path, start: Tensor, first: Tensor, depth: int, num_iterations: int) -> Tensor:
+    """Ratios (depth + 1): the largest singular value at each depth, by power iteration."""
+    ratios = [start.new_ones(())]
+    direction = first
+    for reached in range(1, depth + 1):
+
+        def end(values: Tensor, reached: int = reached) -> Tensor:
+            return path(values, reached)[-1]
+
+        transposed = pull_back(end, start)
+        ratio = start.new_zeros(())
+        for _ in range(num_iterations):
+            pushed = push_forward(end, start, direction)
+            ratio = _largest(pushed[None])[0]
+            pulled = transposed(pushed)
+            # An example whose perturbation died out goes on with the direction it had.
+            alive = pulled.norm(dim=1, keepdim=True) > 0
+            direction = torch.where(alive, _unit(pulled), direction)
+        ratios.append(ratio)
+    return torch.stack(ratios)
+
+
+def _largest(differences: Tensor) -> Tensor:
+    """The largest norm over the examples, for each depth."""
+    lengths: Tensor = torch.linalg.vector_norm(differences.detach(), dim=2)
+    return lengths.amax(1)
+
+
+def _unit(values: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(values, dim=1, keepdim=True)
+    return values / lengths.clamp(min=torch.finfo(values.dtype).tiny)
+
+
+def _normal_like(values: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(values.shape, generator=generator, dtype=values.dtype)
+    return drawn.to(values.device)
+
+
+def _join(state: State) -> Tensor:
+    return torch.cat([part.flatten(1) for part in state], dim=1)
+
+
+def _split(flat: Tensor, like: State) -> State:
+    parts = flat.chunk(len(like), dim=1)
+    return tuple(part.reshape(wanted.shape) for part, wanted in zip(parts, like, strict=True))

@@ -1,0 +1,173 @@
+"""What is proved of a step, for all features: the assumptions of Theorem 1 and its step bound."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, prod, sqrt
+
+import torch
+from torch import nn
+
+from pdecnn.diagnostics.jacobians import frozen_copy
+from pdecnn.diagnostics.spectra import DENSE_SIZE, NormBounds, convolution_norm
+from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.integrators import (
+    AbstractIntegrator,
+    ForwardEuler,
+    Layers,
+    Leapfrog,
+    RungeKutta4,
+    Verlet,
+)
+from pdecnn.pde.layers import LAYERS, AbstractLayer, SymmetricLayer
+from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
+
+RK4_REAL_LIMIT = 2.785293563405282
+"""|1 + z + z^2/2 + z^3/6 + z^4/24| <= 1 for real z exactly in [-2.7853, 0]."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Assumption:
+    """A condition of a theorem, in words, and whether it is met."""
+
+    statement: str
+    holds: bool
+
+
+def monotone_assumptions(layer: nn.Module) -> tuple[Assumption, ...]:
+    """What Theorem 1 needs of a layer for -F to be co-coercive, hence F monotone.
+
+    F_sym without normalisation, slopes of sigma in [0, L], scale s >= 0, any bias; or total
+    variation denoising: sigma = identity and the TV norm without weights.
+    """
+    symmetric = Assumption(
+        statement="the layer is F_sym (eq. 7)", holds=type(layer) is SymmetricLayer
+    )
+    if not isinstance(layer, AbstractLayer):
+        return (symmetric,)
+    normalization = layer.normalization
+    if _is_denoising(layer):
+        denoising = Assumption(
+            statement="total variation denoising: sigma = identity, TV norm without weights",
+            holds=True,
+        )
+        return symmetric, denoising
+    slopes = layer.activation.slope_range
+    assumptions = (
+        symmetric,
+        Assumption(
+            statement="no normalisation",
+            holds=isinstance(normalization, nn.Identity | ChannelAffine),
+        ),
+        Assumption(
+            statement=f"{layer.activation.name} is known not to decrease",
+            holds=slopes is not None and slopes[0] >= 0,
+        ),
+    )
+    if not isinstance(normalization, ChannelAffine):
+        return assumptions
+    non_negative = Assumption(
+        statement="every scale is at least 0", holds=bool((normalization.scale >= 0).all())
+    )
+    return *assumptions, non_negative
+
+
+def is_monotone(layer: nn.Module) -> bool:
+    """Whether all of `monotone_assumptions` hold: J is symmetric and negative semi-definite."""
+    return all(assumption.holds for assumption in monotone_assumptions(layer))
+
+
+def is_linear(layer: nn.Module) -> bool:
+    """Whether F is affine in the features: one slope everywhere and no normalisation."""
+    if not isinstance(layer, AbstractLayer) or type(layer) not in LAYERS.values():
+        return False
+    slopes = layer.activation.slope_range
+    plain = isinstance(layer.normalization, nn.Identity | ChannelAffine)
+    return plain and slopes is not None and slopes[0] == slopes[1]
+
+
+def scaled_norm(
+    layer: AbstractLayer, size: Sequence[int], *, dense_size: int = DENSE_SIZE
+) -> NormBounds:
+    """|S^(1/2) K| on images of `size`, S the scale after K where there is one, else |K|."""
+    return convolution_norm(scaled_convolution(layer), tuple(size), dense_size=dense_size)
+
+
+def scaled_convolution(layer: AbstractLayer) -> Convolution:
+    """S^(1/2) K as a convolution of its own; |S| where a scale is negative."""
+    convolution = frozen_copy(layer.convolution)
+    if isinstance(layer.normalization, ChannelAffine):
+        root = layer.normalization.scale.detach().double().abs().sqrt()
+        stencil = convolution.stencil
+        with torch.no_grad():
+            stencil.mul_(root.view(-1, *(1,) * (stencil.dim() - 1)))
+    return convolution
+
+
+def guaranteed_bound(
+    integrator: AbstractIntegrator,
+    layers: Layers,
+    size: Sequence[int],
+    *,
+    dense_size: int = DENSE_SIZE,
+) -> float | None:
+    """The step size up to which a step provably never expands distances; None: there is none.
+
+    Where -F is co-coercive with constant c = L |S^(1/2) K|^2 (or |K|^2/sqrt(epsilon) for total
+    variation denoising), that is 2/c for forward Euler (eq. 8), and for Runge-Kutta 4 too, whose
+    disk of contractivity has radius 1 as Euler's has (Dahlquist & Jeltsch 1979); 2.7853/c for it
+    where F is linear. |K| enters by its upper bound. Hyperbolic steps expand some distances
+    at any step size: none.
+    """
+    if not isinstance(integrator, ForwardEuler | RungeKutta4):
+        return None
+    (layer,) = layers
+    if not isinstance(layer, AbstractLayer):
+        return None
+    if not is_monotone(layer):
+        return None
+    constant = _cocoercivity(layer, scaled_norm(layer, size, dense_size=dense_size).upper)
+    linear_rk4 = isinstance(integrator, RungeKutta4) and is_linear(layer)
+    return quotient(RK4_REAL_LIMIT if linear_rk4 else 2.0, constant)
+
+
+def sufficient_linear_bound(
+    integrator: AbstractIntegrator,
+    layers: Layers,
+    size: Sequence[int],
+    *,
+    dense_size: int = DENSE_SIZE,
+) -> float | None:
+    """Below it a linear hyperbolic step has only eigenvalues of magnitude 1; None: not linear.
+
+    2/|K| for leapfrog (eq. 11), 2/(|K_1| |K_2|) for Verlet (eq. 10), with S^(1/2) K for K, the
+    slope of sigma included and the norms' upper bounds. It needs a monotone F_sym besides.
+    """
+    if not isinstance(integrator, Leapfrog | Verlet) or not all(map(is_linear, layers)):
+        return None
+    if not all(map(is_monotone, layers)):
+        return None
+    constants = [
+        _cocoercivity(layer, scaled_norm(layer, size, dense_size=dense_size).upper)
+        for layer in layers
+        if isinstance(layer, AbstractLayer)
+    ]
+    rate = sqrt(constants[0]) if isinstance(integrator, Leapfrog) else sqrt(prod(constants))
+    return quotient(2.0, rate)
+
+
+def _is_denoising(layer: AbstractLayer) -> bool:
+    norm = layer.normalization
+    bare = isinstance(norm, TotalVariationNorm) and norm.affine is None
+    return bare and layer.activation.slope_range == (1.0, 1.0)
+
+
+def _cocoercivity(layer: AbstractLayer, norm: float) -> float:
+    if isinstance(layer.normalization, TotalVariationNorm):
+        return norm**2 / sqrt(layer.normalization.epsilon)
+    assert layer.activation.slope_range is not None
+    return layer.activation.slope_range[1] * norm**2
+
+
+def quotient(numerator: float, denominator: float) -> float:
+    """The quotient, infinite over 0: without K every step is stable."""
+    return inf if denominator == 0 else numerator / denominator

@@ -1,0 +1,213 @@
+"""Jacobians without matrices: of F, of a block's system and of one of its steps (Sec. 3)."""
+
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.errors import ConfigError
+from pdecnn.pde.block import Block
+from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.integrators import (
+    AbstractIntegrator,
+    AbstractReversibleIntegrator,
+    Layers,
+    State,
+    evaluate,
+)
+
+_DENSE_CHUNK = 64
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinearMap:
+    """A matrix known by its products with flat float64 vectors."""
+
+    size: int
+    """Its number of columns."""
+    device: torch.device
+    apply: Callable[[Tensor], Tensor]
+    """x -> A x."""
+    adjoint: Callable[[Tensor], Tensor]
+    """y -> A^T y."""
+
+    def after(self, first: "LinearMap") -> "LinearMap":
+        """The product A B of this map A and `first`, B."""
+        return LinearMap(
+            size=first.size,
+            device=self.device,
+            apply=lambda vector: self.apply(first.apply(vector)),
+            adjoint=lambda vector: first.adjoint(self.adjoint(vector)),
+        )
+
+    def symmetric_part(self) -> "LinearMap":
+        """(A + A^T)/2 of a square A."""
+
+        def apply(vector: Tensor) -> Tensor:
+            return (self.apply(vector) + self.adjoint(vector)) / 2
+
+        return LinearMap(size=self.size, device=self.device, apply=apply, adjoint=apply)
+
+    def gram(self) -> "LinearMap":
+        """A^T A."""
+
+        def apply(vector: Tensor) -> Tensor:
+            return self.adjoint(self.apply(vector))
+
+        return LinearMap(size=self.size, device=self.device, apply=apply, adjoint=apply)
+
+    def dense(self) -> Tensor:
+        """The matrix, column by column."""
+        units = torch.eye(self.size, dtype=torch.float64, device=self.device)
+        columns: Tensor = torch.vmap(self.apply, chunk_size=_DENSE_CHUNK)(units)
+        return columns.T.contiguous()
+
+
+def jacobian_at(function: Callable[[State], State], point: State) -> LinearMap:
+    """The Jacobian of a function of states at a point, by forward and reverse differentiation."""
+    flat = _flatten(point).double()
+
+    def flat_function(vector: Tensor) -> Tensor:
+        return _flatten(function(_unflatten(vector, point)))
+
+    return LinearMap(
+        size=flat.numel(),
+        device=flat.device,
+        apply=lambda vector: push_forward(flat_function, flat, vector),
+        adjoint=pull_back(flat_function, flat),
+    )
+
+
+def push_forward(function: Callable[[Tensor], Tensor], point: Tensor, direction: Tensor) -> Tensor:
+    """J x: the derivative of a function at a point along a direction."""
+    _load_forward_mode()
+    derivative: Tensor = torch.func.jvp(function, (point,), (direction,))[1]
+    return derivative
+
+
+def pull_back(function: Callable[[Tensor], Tensor], point: Tensor) -> Callable[[Tensor], Tensor]:
+    """y -> J^T y, the function being evaluated once."""
+    products = torch.func.vjp(function, point)[1]
+
+    def apply(cotangent: Tensor) -> Tensor:
+        product: Tensor = products(cotangent)[0]
+        return product
+
+    return apply
+
+
+def layer_jacobian(layer: nn.Module, features: Tensor) -> LinearMap:
+    """J = dF/dY at `features`, in float64; examples of a batch do not meet in it.
+
+    -K^T D K for F_sym (eq. 7) without normalisation, D = diag(sigma'(K Y)).
+    """
+    double = frozen_copy(layer)
+    return jacobian_at(lambda state: (evaluate(double, state[0]),), (features.detach().double(),))
+
+
+def system_jacobian(block: Block, state: State, *, step: int = 0) -> LinearMap:
+    """The Jacobian of the system of differential equations that a step of the block discretises.
+
+    dF/dY for Y' = F(Y) (eqs. 5 and 8), [[0, dF_1/dZ], [-dF_2/dY, 0]] for the Hamiltonian network
+    (eq. 10), [[0, I], [dF/dY, 0]] for position and velocity (eq. 11). `state` is one of
+    `block.trajectory`, `step` the place of the layers in time.
+    """
+    plain = plain_copy(block)
+    rate = _system_rate(plain.integrator, plain.steps[_checked_step(block, step)])
+    return jacobian_at(rate, double_state(state))
+
+
+def step_jacobian(block: Block, state: State, *, step: int = 0) -> LinearMap:
+    """The Jacobian of one discrete step at `state`: what it multiplies perturbations by.
+
+    The grid of mode 'exact' is left out; its rounding is differentiated straight through.
+    """
+    plain = plain_copy(block)
+    layers = plain.steps[_checked_step(block, step)]
+    return jacobian_at(
+        lambda at: plain.integrator.step(layers, at, plain.step_size), double_state(state)
+    )
+
+
+def convolution_map(convolution: Convolution, size: tuple[int, ...]) -> LinearMap:
+    """K on images of that size as a map of flat vectors (eq. 2)."""
+    double = frozen_copy(convolution)
+    device = double.stencil.device
+    inputs = torch.zeros((1, double.in_channels, *size), dtype=torch.float64, device=device)
+    outputs = (1, double.out_channels, *size)
+    return LinearMap(
+        size=inputs.numel(),
+        device=device,
+        apply=lambda vector: double(vector.view(inputs.shape)).flatten(),
+        adjoint=lambda vector: double.adjoint(vector.view(outputs)).flatten(),
+    )
+
+
+def frozen_copy(module: _Module) -> _Module:
+    """A float64 copy in evaluation mode whose weights take no gradients."""
+    return deepcopy(module).double().eval().requires_grad_(False)
+
+
+def plain_copy(block: Block) -> Block:
+    """The block as `frozen_copy`, in mode 'stored' and without a grid."""
+    plain = Block(
+        deepcopy(block.layers),
+        block.integrator,
+        step_size=block.step_size,
+        num_steps=block.num_steps,
+    )
+    return plain.double().eval().requires_grad_(False)
+
+
+def double_state(state: State) -> State:
+    """The state in float64, cut from any graph."""
+    return tuple(part.detach().double() for part in state)
+
+
+def _system_rate(integrator: AbstractIntegrator, layers: Layers) -> Callable[[State], State]:
+    if isinstance(integrator, AbstractReversibleIntegrator):
+        shears = integrator.shears(layers)
+
+        def rate(state: State) -> State:
+            rates = [torch.zeros_like(part) for part in state]
+            for shear in shears:
+                rates[shear.target] = rates[shear.target] + shear.increment(state[shear.source], 1)
+            return tuple(rates)
+
+        return rate
+    if integrator.layers_per_step != 1:
+        raise ConfigError(
+            f"the differential equation behind {integrator.name} is not known: it is neither a "
+            f"sequence of shears nor a method with one layer a step; take step_jacobian"
+        )
+    return lambda state: (evaluate(layers[0], state[0]),)
+
+
+def _checked_step(block: Block, step: int) -> int:
+    if not 0 <= step < block.num_steps:
+        raise ConfigError(f"step must be from 0 to {block.num_steps - 1}, found {step!r}")
+    return step
+
+
+@cache
+def _load_forward_mode() -> None:
+    """Differentiate once: what PyTorch loads for it warns of PyTorch's own deprecated parts."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.func.jvp(torch.sin, (torch.zeros(1),), (torch.ones(1),))
+
+
+def _flatten(state: State) -> Tensor:
+    return torch.cat([part.flatten() for part in state])
+
+
+def _unflatten(vector: Tensor, like: State) -> State:
+    # All parts of a state have one shape.
+    parts = vector.chunk(len(like))
+    return tuple(part.view(wanted.shape) for part, wanted in zip(parts, like, strict=True))

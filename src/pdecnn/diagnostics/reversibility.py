@@ -1,0 +1,138 @@
+"""How well a block runs backwards: the error of states and, what matters, of gradients (Sec. 3.2).
+
+A state recovered to the last digit may still give a wrong gradient: where pre-activations are
+exactly 0 the slope of ReLU flips. So gradients are measured, not only states.
+"""
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import torch
+from torch import Tensor
+
+from pdecnn.diagnostics.inputs import block_inputs
+from pdecnn.errors import ConfigError
+from pdecnn.networks.network import Network
+from pdecnn.pde.backprop import REVERSING_MODES
+from pdecnn.pde.block import Block
+from pdecnn.pde.grid import Grid
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReversalErrors:
+    """Relative errors |found - expected| / |expected| of running a block backwards."""
+
+    dtype: torch.dtype
+    """Of weights and features; the state is float32 at least."""
+    reconstruction: float
+    """`reverse` after `propagate` against the features (rounded to the grid in 'exact')."""
+    feature_gradient: float
+    """The gradient with respect to the features, against that of 'stored'."""
+    weight_gradient: float
+    """The gradient with respect to all weights together, against that of 'stored'."""
+
+    @property
+    def gradient(self) -> float:
+        """The larger of both gradient errors."""
+        return max(self.feature_gradient, self.weight_gradient)
+
+
+def reversal_errors(
+    block: Block,
+    features: Tensor,
+    *,
+    dtype: torch.dtype = torch.float32,
+    backprop: str = "reversible",
+    seed: int = 0,
+) -> ReversalErrors:
+    """Compare `backprop` ('reversible' or 'exact') with 'stored' on a copy in `dtype`.
+
+    The gradients are those of <g, block(features)> with a random g. 'exact' is compared with
+    'stored' on the same grid. Needs a hyperbolic block.
+    """
+    if backprop not in REVERSING_MODES:
+        raise ConfigError(f"backprop must be 'reversible' or 'exact', found {backprop!r}")
+    grid = (block.grid or Grid()) if backprop == "exact" else None
+    bits = None if grid is None else grid.bits
+    reversing = _copy(block, dtype, backprop=backprop, grid_bits=bits)
+    stored = _copy(block, dtype, backprop="stored", grid_bits=bits)
+    inputs = features.detach().to(dtype)
+    with torch.no_grad():
+        wide = inputs.to(torch.promote_types(dtype, torch.float32))
+        expected_features = wide if grid is None else grid.round(wide)
+        recovered = reversing.reverse(reversing.propagate(inputs))
+    found, expected = (_gradients(twin, inputs, seed) for twin in (reversing, stored))
+    return ReversalErrors(
+        dtype=dtype,
+        reconstruction=relative_error([recovered], [expected_features]),
+        feature_gradient=relative_error(found[:1], expected[:1]),
+        weight_gradient=relative_error(found[1:], expected[1:]),
+    )
+
+
+def block_reversibility(
+    block: Block, features: Tensor, *, dtypes: Iterable[torch.dtype] = DTYPES
+) -> list[ReversalErrors]:
+    """`reversal_errors` of mode 'reversible' in each dtype."""
+    return [reversal_errors(block, features, dtype=dtype) for dtype in dtypes]
+
+
+def network_reversibility(
+    network: Network, images: Tensor, *, dtypes: Sequence[torch.dtype] = DTYPES
+) -> list[list[ReversalErrors]]:
+    """`block_reversibility` of every block, at the features standardised `images` bring to it."""
+    return [
+        block_reversibility(block, features, dtypes=dtypes)
+        for block, features in zip(network.blocks, block_inputs(network, images), strict=True)
+        if isinstance(block, Block)
+    ]
+
+
+def relative_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """|found - expected| / |expected| of all tensors together, in float64; 0 where both are 0.
+
+    Infinite where only `expected` is 0, and where `found` is not finite.
+    """
+    pairs = list(zip(found, expected, strict=True))
+    difference = _norm([first.double() - second.double() for first, second in pairs])
+    if difference == 0:
+        return 0.0
+    size = _norm([second.double() for _, second in pairs])
+    return difference / size if isfinite(difference) and size > 0 else inf
+
+
+def _norm(tensors: Sequence[Tensor]) -> float:
+    return float(torch.stack([tensor.norm() for tensor in tensors]).norm()) if tensors else 0.0
+
+
+def _copy(block: Block, dtype: torch.dtype, *, backprop: str, grid_bits: int | None) -> Block:
+    copy = Block(
+        deepcopy(block.layers),
+        block.integrator,
+        step_size=block.step_size,
+        num_steps=block.num_steps,
+        backprop=backprop,
+        grid_bits=grid_bits,
+    )
+    return copy.to(dtype).eval().requires_grad_(True)
+
+
+def _gradients(block: Block, features: Tensor, seed: int) -> list[Tensor]:
+    """Of the features, then of the weights."""
+    leaf = features.clone().requires_grad_()
+    with torch.enable_grad():
+        outputs = block(leaf)
+    generator = torch.Generator().manual_seed(seed)
+    cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
+    leaves = [leaf, *block.parameters()]
+    gradients = torch.autograd.grad(
+        outputs, leaves, cotangent.to(outputs.device, outputs.dtype), allow_unused=True
+    )
+    return [
+        torch.zeros_like(weight) if gradient is None else gradient
+        for weight, gradient in zip(leaves, gradients, strict=True)
+    ]

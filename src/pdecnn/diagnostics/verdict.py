@@ -1,0 +1,231 @@
+"""What can be said of a block's stability, in plain words (eq. 6).
+
+guaranteed  proved for all features: no step expands any distance (Theorem 1)
+bounded     proved for all features: distances stay below a constant at any depth (linear waves)
+measured    nothing is proved; the growth was measured on the given features
+unstable    growth without limit is proved, or a local bound is exceeded and growth was measured
+"""
+
+from dataclasses import dataclass
+from math import isfinite, sqrt
+
+import torch
+
+from pdecnn.diagnostics.growth import Growth
+from pdecnn.diagnostics.guarantees import (
+    Assumption,
+    is_linear,
+    is_monotone,
+    monotone_assumptions,
+    scaled_convolution,
+    sufficient_linear_bound,
+)
+from pdecnn.diagnostics.jacobians import convolution_map
+from pdecnn.diagnostics.spectra import NormBounds, largest_eigenvalue
+from pdecnn.errors import DivergedError
+from pdecnn.pde.block import Block
+from pdecnn.pde.layers import AbstractLayer
+
+VERDICTS = ("guaranteed", "bounded", "measured", "unstable")
+UNSTABLE_GROWTH = 10.0
+"""Measured growth beyond this, with a local bound exceeded, is called unstable."""
+_THEOREMS = {
+    False: "Theorem 1 in discrete time",
+    True: "linear waves with weights constant in time (Theorem 2 is false in general)",
+}
+# Singular values below this share of the largest one count as zero.
+_INJECTIVE = 1e-6
+_ABOVE = 1 + 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepStability:
+    """What is known of one time step, at the features it meets."""
+
+    step_size: float
+    guaranteed_bound: float | None
+    """None: nothing is guaranteed at any step size."""
+    local_bound: float | None
+    """At these features only; 0: something grows at every step size; None: not known."""
+    norms: tuple[NormBounds, ...]
+    """|K| of each layer."""
+    symmetric_eigenvalues: tuple[float, ...]
+    """lambda_max((J + J^T)/2) of each layer; positive: F is not monotone here."""
+    amplification: float | None
+    """The largest |eigenvalue| found of the Jacobian of the step; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """One of `VERDICTS`, with the theorem asked and which of its assumptions hold."""
+
+    name: str
+    theorem: str
+    assumptions: tuple[Assumption, ...]
+    reason: str
+    """Why, in plain words."""
+
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """The assumptions that do not hold."""
+        return tuple(found.statement for found in self.assumptions if not found.holds)
+
+
+def judge(
+    block: Block,
+    steps: tuple[StepStability, ...],
+    growth: tuple[Growth, ...],
+    size: tuple[int, ...],
+    dense_size: int,
+) -> Verdict:
+    """The verdict on a block in float64 without a grid, given what was measured of it."""
+    assumptions = (
+        _wave_assumptions(block, steps, size, dense_size)
+        if is_hyperbolic(block)
+        else _monotone_assumptions(block, steps)
+    )
+    theorem = _THEOREMS[is_hyperbolic(block)]
+    if all(assumption.holds for assumption in assumptions):
+        name = "bounded" if is_hyperbolic(block) else "guaranteed"
+        reason = (
+            "perturbations neither grow nor decay on the long run: every eigenvalue of a step has "
+            "magnitude 1"
+            if is_hyperbolic(block)
+            else "no step expands the distance of any two features"
+        )
+        return Verdict(name=name, theorem=theorem, assumptions=assumptions, reason=reason)
+    failing = "; ".join(found.statement for found in assumptions if not found.holds)
+    instability = _instability(block, steps, growth)
+    if instability is not None:
+        return Verdict(
+            name="unstable", theorem=theorem, assumptions=assumptions, reason=instability
+        )
+    largest = max(found.constant for found in growth)
+    return Verdict(
+        name="measured",
+        theorem=theorem,
+        assumptions=assumptions,
+        reason=f"nothing is proved, since this fails: {failing}. On these features perturbations "
+        f"grew at most {largest:.3g}-fold",
+    )
+
+
+def _monotone_assumptions(block: Block, steps: tuple[StepStability, ...]) -> tuple[Assumption, ...]:
+    found = _merged([monotone_assumptions(layer) for layers in block.steps for layer in layers])
+    if not all(assumption.holds for assumption in found):
+        return found
+    bounds = [step.guaranteed_bound for step in steps]
+    known = [bound for bound in bounds if bound is not None]
+    if len(known) < len(bounds):
+        name = block.integrator.name
+        return *found, Assumption(statement=f"{name} has a guaranteed step bound", holds=False)
+    below = Assumption(
+        statement=f"step_size {block.step_size:.4g} is at most the guaranteed bound "
+        f"{min(known):.4g}",
+        holds=block.step_size <= min(known),
+    )
+    return *found, below
+
+
+def _wave_assumptions(
+    block: Block, steps: tuple[StepStability, ...], size: tuple[int, ...], dense_size: int
+) -> tuple[Assumption, ...]:
+    layers = [layer for step in block.steps for layer in step]
+    found = (
+        *_merged([monotone_assumptions(layer) for layer in layers]),
+        Assumption(statement="sigma is linear", holds=all(map(is_linear, layers))),
+        Assumption(statement="the weights are constant in time", holds=_is_constant(block)),
+    )
+    if not all(assumption.holds for assumption in found):
+        return found
+    first = [layer for layer in block.steps[0] if isinstance(layer, AbstractLayer)]
+    sufficient = sufficient_linear_bound(
+        block.integrator, block.steps[0], size, dense_size=dense_size
+    )
+    # The system is linear: its local bound, an eigenvalue found by iteration, is that of all.
+    bound = max(sufficient or 0.0, steps[0].local_bound or 0.0)
+    injective = all(_is_injective(layer, size, dense_size) for layer in first)
+    return (
+        *found,
+        Assumption(statement="every K is injective", holds=injective),
+        Assumption(
+            statement=f"step_size {block.step_size:.4g} is below the bound {bound:.4g}",
+            holds=block.step_size * _ABOVE < bound,
+        ),
+    )
+
+
+def _instability(
+    block: Block, steps: tuple[StepStability, ...], growth: tuple[Growth, ...]
+) -> str | None:
+    """Why the block is unstable; None if it cannot be said to be."""
+    largest = max(found.constant for found in growth)
+    if not isfinite(largest):
+        return "the growth of perturbations overflowed"
+    linear = all(is_linear(layer) for layers in block.steps for layer in layers)
+    factor = steps[0].amplification or 0.0
+    if linear and _is_constant(block) and factor > 1 + 1e-6:
+        return (
+            f"every step multiplies some perturbation by {factor:.4g}, so it grows without limit "
+            f"with depth"
+        )
+    exceeded = [
+        index
+        for index, step in enumerate(steps)
+        if step.local_bound is not None and step.step_size > step.local_bound * _ABOVE
+    ]
+    if exceeded and largest > UNSTABLE_GROWTH:
+        return (
+            f"step_size {block.step_size:.4g} exceeds the local bound of step "
+            f"{', '.join(map(str, exceeded))}, and perturbations grew {largest:.3g}-fold"
+        )
+    return None
+
+
+def diverged_verdict(block: Block) -> Verdict:
+    """The verdict on a block whose features overflow on their way."""
+    return Verdict(
+        name="unstable",
+        theorem=_THEOREMS[is_hyperbolic(block)],
+        assumptions=(),
+        reason="the features left the range of floating-point numbers within the block",
+    )
+
+
+def _merged(found: list[tuple[Assumption, ...]]) -> tuple[Assumption, ...]:
+    """Each statement once; it holds if it does for all layers."""
+    merged: dict[str, bool] = {}
+    for assumption in (assumption for layer in found for assumption in layer):
+        merged[assumption.statement] = merged.get(assumption.statement, True) and assumption.holds
+    return tuple(Assumption(statement=text, holds=holds) for text, holds in merged.items())
+
+
+def is_hyperbolic(block: Block) -> bool:
+    """Whether the block is a wave equation, which can be run backwards."""
+    return block.integrator.reversible
+
+
+def _is_constant(block: Block) -> bool:
+    """Whether all steps have equal weights, be they shared or not."""
+    first = block.steps[0]
+    return all(
+        torch.equal(weight, other)
+        for layers in block.steps[1:]
+        for layer, twin in zip(layers, first, strict=True)
+        for weight, other in zip(
+            layer.state_dict().values(), twin.state_dict().values(), strict=True
+        )
+    )
+
+
+def _is_injective(layer: AbstractLayer, size: tuple[int, ...], dense_size: int) -> bool:
+    """Whether S^(1/2) K has no null vector; not known to be, if Lanczos finds no answer."""
+    if not is_monotone(layer):
+        return False
+    gram = convolution_map(scaled_convolution(layer), size).gram()
+    try:
+        smallest = largest_eigenvalue(gram, smallest=True, dense_size=dense_size)
+    except DivergedError:
+        return False
+    largest = largest_eigenvalue(gram, dense_size=dense_size)
+    return sqrt(max(smallest, 0.0)) > _INJECTIVE * sqrt(max(largest, 0.0))

@@ -1,0 +1,136 @@
+"""The constant M of eq. 6: against depth, forwards and backwards, for three perturbations."""
+
+from math import inf
+
+import pytest
+import torch
+
+from pdecnn.diagnostics import measure_growth
+from pdecnn.errors import ConfigError
+from tests.blocks import (
+    REVERSIBLE,
+    every_integrator,
+    every_reversible,
+    integrator_name,
+    make_block,
+    make_features,
+)
+from tests.dense import jacobian
+from tests.unit.diagnostics import equations
+
+every_perturbation = pytest.mark.parametrize("perturbation", ["random", "noise", "worst"])
+
+
+@every_integrator
+def test_the_worst_growth_is_the_largest_singular_value_at_each_depth(integrator):
+    block = make_block(integrator, dimension=1)
+    features = make_features(dimension=1, size=(3,))
+    found = measure_growth(block, features, num_iterations=40)
+    assert found.constants[0] == 1
+    for depth in range(1, 4):
+        width = integrator.layers_per_step
+        shallow = equations.make_block(
+            integrator, block.layers[: depth * width], step_size=0.5, num_steps=depth
+        )
+        norms = [torch.linalg.matrix_norm(jacobian(shallow, image), ord=2) for image in features]
+        exact = float(max(norms))
+        assert 0.97 * exact <= found.constants[depth] <= exact * (1 + 1e-9)
+    assert found.constant == max(found.constants)
+
+
+@every_reversible
+def test_the_worst_growth_backwards_inverts_the_least_growth_forwards(integrator):
+    block = make_block(integrator, dimension=1, activation="identity", normalization="none")
+    features = make_features(batch=1, dimension=1, size=(3,))
+    found = measure_growth(block, features, backward=True, num_iterations=100)
+    state = block.trajectory(features)[0]
+
+    def propagate(flat):
+        parts = flat.chunk(2, dim=1)
+        moved = tuple(part.reshape(wanted.shape) for part, wanted in zip(parts, state, strict=True))
+        for layers in block.steps:
+            moved = integrator.step(layers, moved, block.step_size)
+        return torch.cat([part.flatten(1) for part in moved], dim=1)
+
+    matrix = jacobian(propagate, torch.cat([part.flatten() for part in state]).detach())
+    smallest = float(torch.linalg.svdvals(matrix)[-1])
+    assert found.constants[-1] == pytest.approx(1 / smallest, rel=3e-2)
+    assert found.constants[-1] <= (1 + 1e-9) / smallest
+
+
+@every_perturbation
+def test_heat_below_its_bound_never_grows(perturbation):
+    """M = 1 in every perturbation and at every depth: Theorem 1 (eq. 6)."""
+    layer = equations.heat_layer(1)
+    step_size = 1.9 / float(equations.laplacian_eigenvalues((12,))[-1])
+    block = equations.make_block("forward_euler", [layer], step_size=step_size, num_steps=10)
+    features = make_features(channels=1, size=(12,), dimension=1)
+    constants = measure_growth(block, features, perturbation=perturbation).constants
+    assert len(constants) == 11
+    assert max(constants) <= 1 + 1e-12
+    assert constants[-1] < 1
+
+
+@every_perturbation
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_no_perturbation_beats_the_worst_one_of_a_linear_block(perturbation, backward):
+    block = make_block("leapfrog", dimension=1, activation="identity", normalization="none")
+    features = make_features(dimension=1, size=(3,))
+    options = {"backward": backward, "num_iterations": 60}
+    worst = measure_growth(block, features, **options).constants
+    found = measure_growth(block, features, perturbation=perturbation, **options).constants
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(found, worst, strict=True))
+
+
+def test_small_noise_grows_like_a_derivative():
+    block = make_block("verlet")
+    features = make_features(batch=1)
+    random = measure_growth(block, features, perturbation="random", num_draws=1)
+    noise = measure_growth(block, features, perturbation="noise", num_draws=1, noise_size=1e-7)
+    assert noise.constants == pytest.approx(random.constants, rel=1e-4)
+
+
+@every_perturbation
+def test_growth_beyond_all_numbers_is_infinite(perturbation):
+    layer = equations.make_layer([[1e200]])
+    block = equations.make_block("forward_euler", [layer], step_size=1.0, num_steps=4)
+    features = torch.ones(1, 1, 1, dtype=torch.float64)
+    assert measure_growth(block, features, perturbation=perturbation).constant == inf
+
+
+@every_perturbation
+def test_features_and_perturbations_that_vanish_are_no_trouble(perturbation):
+    layer = equations.make_layer([[1.0]])
+    block = equations.make_block("forward_euler", [layer], step_size=1.0, num_steps=3)
+    features = torch.zeros(1, 1, 1, dtype=torch.float64)
+    found = measure_growth(block, features, perturbation=perturbation).constants
+    assert found == pytest.approx((1, 0, 0, 0))
+
+
+@pytest.mark.parametrize("integrator", REVERSIBLE, ids=integrator_name)
+def test_a_block_of_mode_exact_is_measured_without_its_grid(integrator):
+    features = make_features()
+    stored = measure_growth(make_block(integrator), features, num_iterations=2)
+    exact = make_block(integrator, backprop="exact")
+    assert measure_growth(exact, features, num_iterations=2) == stored
+
+
+def test_theorem_2_fails_growth_is_linear_for_ever():
+    """Scalar ReLU, K = 1: |y - y~| is about 8.4, 98, 998 at T = 10, 100, 1000."""
+    layer = equations.make_layer([[1.0]], activation="relu")
+    features = torch.ones(1, 1, 1, dtype=torch.float64)
+    block = equations.make_block("leapfrog", [layer], step_size=0.05, num_steps=2000)
+    found = measure_growth(block, features, perturbation="noise", noise_size=0.5, num_draws=1)
+    # Half the starting distance, y0 = 1 and 0.5 or 1.5, is also half of the distance at T.
+    assert found.constants[200] == pytest.approx(8.4, abs=0.1)
+    assert found.constants[2000] == pytest.approx(98.4, abs=0.5)
+
+
+def test_parabolic_blocks_do_not_run_backwards():
+    with pytest.raises(ConfigError, match="forward_euler steps cannot be undone"):
+        measure_growth(make_block("forward_euler"), make_features(), backward=True)
+
+
+def test_unknown_perturbations_are_refused():
+    with pytest.raises(ConfigError, match="did you mean 'worst'"):
+        measure_growth(make_block("verlet"), make_features(), perturbation="worse")

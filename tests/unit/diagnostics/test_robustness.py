@@ -1,0 +1,340 @@
+"""Attacks in pixel units, and images made worse without malice."""
+
+from copy import deepcopy
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pdecnn.data.digits import read_digits
+from pdecnn.diagnostics import (
+    PGDConfig,
+    accuracy_under,
+    fgsm,
+    gaussian_blur,
+    gaussian_noise,
+    measure_robustness,
+    pgd,
+    reduce_contrast,
+    scores_of_pixels,
+)
+from pdecnn.diagnostics.attacks import pgd_iterates
+from pdecnn.diagnostics.robustness import is_right, resists
+from pdecnn.errors import ConfigError, DataError
+from tests.unit.learning.trainings import make_network
+
+EPSILONS = (0.05, 0.15)
+both_norms = pytest.mark.parametrize("norm", ["linf", "l2"])
+
+
+@cache
+def trained_network(dynamics="parabolic", *, channels=(8, 12, 12), num_steps=1, num_epochs=6):
+    """A small digits net, good enough that attacks have something to break."""
+    network = make_network(dynamics, channels=channels, num_steps=num_steps)
+    train = read_digits().train
+    features = network.preprocess(train.images)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.03)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(num_epochs):
+        for batch in torch.randperm(len(train), generator=generator).split(32):
+            optimizer.zero_grad()
+            functional.cross_entropy(network(features[batch]), train.labels[batch]).backward()
+            optimizer.step()
+    return network.requires_grad_(False)
+
+
+def test_images(num_images):
+    test = read_digits().test
+    return test.images[:num_images], test.labels[:num_images]
+
+
+test_images.__test__ = False
+
+
+class Linear(nn.Module):
+    """A classifier of which the worst perturbation is known."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[2.0, -1.0], [0.0, 0.0]]))
+
+    def forward(self, images):
+        return images.flatten(1) @ self.weight.T - torch.tensor([0.5, 0.0])
+
+
+def linear_images():
+    """Class 0 where 2 x - y > 0.5: margins 0.5, 0.2, -0.1."""
+    values = torch.tensor([[0.6, 0.2], [0.5, 0.3], [0.4, 0.4]])
+    return values.view(-1, 1, 1, 2), torch.zeros(3, dtype=torch.long)
+
+
+@both_norms
+def test_pgd_is_at_least_as_strong_as_fgsm_and_both_as_nothing(norm):
+    scale = 1 if norm == "linf" else 8
+    images, labels = test_images(60)
+    found = measure_robustness(
+        trained_network(),
+        images,
+        labels,
+        epsilons=[0.0, *(scale * epsilon for epsilon in EPSILONS)],
+        norms=[norm],
+        pgd_config=PGDConfig(num_steps=8),
+    )
+    assert found.clean_accuracy > 0.8
+    by_attack = {"fgsm": [], "pgd": []}
+    for result in found.results:
+        by_attack[result.attack].append(result.accuracy)
+    for fast, projected in zip(*by_attack.values(), strict=True):
+        assert projected <= fast <= found.clean_accuracy
+    assert by_attack["pgd"][0] == found.clean_accuracy
+    assert by_attack["pgd"][-1] < 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian", "second_order"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_linf_pgd_agrees_with_foolbox(dynamics):
+    import foolbox
+
+    network = trained_network(dynamics, channels=(16, 16, 16), num_steps=2, num_epochs=8)
+    images, labels = test_images(360)
+    pixels = images.float() / 255
+    for epsilon in (0.02, 0.05, 0.1):
+        ours = measure_robustness(
+            network,
+            images,
+            labels,
+            epsilons=[epsilon],
+            attacks=["pgd"],
+            pgd_config=PGDConfig(num_steps=40, relative_step=0.01 / 0.3),
+        )
+        network.eval()
+        attacked = foolbox.PyTorchModel(
+            _WithPreprocessing(network).eval(), bounds=(0, 1), device="cpu"
+        )
+        torch.manual_seed(0)
+        _, _, fooled = foolbox.attacks.LinfPGD()(attacked, pixels, labels, epsilons=epsilon)
+        theirs = 1 - float(fooled.double().mean())
+        assert 0.05 < theirs < 0.995, "neither hopeless nor untouched"
+        assert abs(ours.results[0].accuracy - theirs) <= 0.01, (epsilon, ours, theirs)
+
+
+class _WithPreprocessing(nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, pixels):
+        return self.network(self.network.preprocess(pixels))
+
+
+@both_norms
+def test_attacks_on_a_linear_classifier_in_closed_form(norm):
+    """The margin 2 x - y - 0.5 falls by 3 epsilon in linf, by sqrt(5) epsilon in l2."""
+    images, labels = linear_images()
+    slope = 3 if norm == "linf" else 5**0.5
+    for epsilon, expected in ((0.19 / slope, 2), (0.21 / slope, 1), (0.51 / slope, 0)):
+        for attack in ("fgsm", "pgd"):
+            found = resists(Linear(), images, labels, epsilon=epsilon, norm=norm, attack=attack)
+            assert int(found.sum()) == expected, (epsilon, attack)
+
+
+@both_norms
+def test_attacks_stay_in_the_ball_and_in_the_box(norm):
+    images, labels = test_images(20)
+    pixels = images.double() / 255
+    epsilon = 0.2
+    with scores_of_pixels(trained_network()) as scores:
+        found = [fgsm(scores, pixels, labels, epsilon=epsilon, norm=norm)]
+        found += pgd_iterates(
+            scores, pixels, labels, epsilon=epsilon, norm=norm, config=PGDConfig(num_steps=3)
+        )
+    assert len(found) == 5
+    order = float("inf") if norm == "linf" else 2
+    for attacked in found:
+        distances = torch.linalg.vector_norm((attacked - pixels).flatten(1), ord=order, dim=1)
+        assert float(distances.max()) <= epsilon * (1 + 1e-9)
+        assert float(attacked.min()) >= 0
+        assert float(attacked.max()) <= 1
+
+
+def test_an_image_counts_only_if_every_iterate_is_right():
+    """A classifier that is wrong only in between: the last iterate alone would look robust."""
+    images = torch.full((1, 1, 1, 1), 0.2, dtype=torch.float64)
+    labels = torch.zeros(1, dtype=torch.long)
+
+    def scores(pixels):
+        # Falls everywhere, but right again beyond 0.45.
+        value = pixels.flatten(1)
+        margin = torch.where((value > 0.3) & (value < 0.45), -value, 1 - value)
+        return torch.cat([margin, torch.zeros_like(margin)], dim=1)
+
+    config = PGDConfig(num_steps=40, relative_step=0.1, seed=1)
+    last = pgd(scores, images, labels, epsilon=0.3, config=config)
+    assert bool(is_right(scores, last, labels))
+    fast = fgsm(scores, images, labels, epsilon=0.3)
+    assert bool(is_right(scores, fast, labels))
+    assert not bool(resists(scores, images, labels, epsilon=0.3, pgd_config=config))
+
+
+def test_an_image_that_is_wrong_from_the_start_never_counts():
+    images, labels = linear_images()
+    assert resists(Linear(), images, labels, epsilon=0.0).tolist() == [True, True, False]
+
+
+def test_scores_that_are_not_numbers_are_wrong():
+    def scores(pixels):
+        return torch.full((len(pixels), 2), float("nan"))
+
+    images, labels = linear_images()
+    assert not bool(is_right(scores, images, labels).any())
+
+
+def test_gradients_go_through_the_preprocessing():
+    """Without it, constant shifts would be thought to matter: standardised images have none."""
+    images, labels = test_images(5)
+    pixels = (images.double() / 255).requires_grad_()
+    with scores_of_pixels(deepcopy(trained_network()).double()) as scores:
+        loss = functional.cross_entropy(scores(pixels), labels, reduction="sum")
+    (gradient,) = torch.autograd.grad(loss, pixels)
+    sizes = gradient.flatten(1).abs().sum(1)
+    assert bool((gradient.flatten(1).sum(1).abs() <= 1e-9 * sizes).all())
+
+
+@pytest.mark.parametrize("backprop", ["reversible", "exact", "stored"])
+def test_the_classifier_comes_back_as_it_was(backprop):
+    network = make_network("hamiltonian", backprop=backprop)
+    network.opening.eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    images, labels = test_images(4)
+    found = measure_robustness(
+        network, images, labels, epsilons=[0.1], pgd_config=PGDConfig(num_steps=2)
+    )
+    assert len(found.results) == 2
+    assert [block.backprop for block in network.blocks] == [backprop] * 2
+    assert network.blocks.training
+    assert not network.opening.training
+    assert all(weight.grad is None for weight in network.parameters())
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_attacks_do_not_depend_on_the_way_back():
+    images, labels = test_images(10)
+    found = [
+        measure_robustness(
+            make_network("hamiltonian", backprop=backprop),
+            images,
+            labels,
+            epsilons=[0.1],
+            pgd_config=PGDConfig(num_steps=3),
+        )
+        for backprop in ("stored", "reversible")
+    ]
+    assert found[0] == found[1]
+
+
+def test_any_classifier_with_any_preprocessing():
+    images, labels = linear_images()
+    found = measure_robustness(
+        Linear(), 1 - images, labels, epsilons=[0.05], preprocess=lambda pixels: 1 - pixels
+    )
+    assert found.clean_accuracy == pytest.approx(2 / 3)
+    assert [result.accuracy for result in found.results] == pytest.approx([2 / 3, 2 / 3])
+
+
+def test_results_as_json_values():
+    images, labels = linear_images()
+    found = measure_robustness(
+        Linear(), images, labels, epsilons=[0.1], norms=["l2"], attacks=["fgsm"]
+    )
+    assert found.to_dict() == {
+        "clean_accuracy": pytest.approx(2 / 3),
+        "results": [
+            {"epsilon": 0.1, "norm": "l2", "attack": "fgsm", "accuracy": pytest.approx(1 / 3)}
+        ],
+    }
+
+
+def test_batches_do_not_change_fast_gradients():
+    images, labels = test_images(7)
+    options = {"epsilons": [0.1], "attacks": ["fgsm"]}
+    whole = measure_robustness(trained_network(), images, labels, **options)
+    assert measure_robustness(trained_network(), images, labels, batch_size=2, **options) == whole
+
+
+def test_wrong_images_and_settings_are_refused():
+    images, labels = linear_images()
+    with pytest.raises(DataError, match=r"pixels must be in \[0, 1\]"):
+        measure_robustness(Linear(), images - 1, labels, epsilons=[0.1])
+    with pytest.raises(DataError, match=r"uint8 or floating in \[0, 1\], found torch\.int64"):
+        measure_robustness(Linear(), images.long(), labels, epsilons=[0.1])
+    with pytest.raises(DataError, match="one label for each image"):
+        measure_robustness(Linear(), images, labels[:2], epsilons=[0.1])
+    with pytest.raises(ConfigError, match="epsilon must be a number of at least 0, found -1"):
+        measure_robustness(Linear(), images, labels, epsilons=[-1])
+    with pytest.raises(ConfigError, match="unknown norm 'l1'"):
+        measure_robustness(Linear(), images, labels, epsilons=[0.1], norms=["l1"])
+    with pytest.raises(ConfigError, match="unknown attack 'pdg'; did you mean 'pgd'"):
+        measure_robustness(Linear(), images, labels, epsilons=[0.1], attacks=["pdg"])
+    with pytest.raises(ConfigError, match="num_steps must be"):
+        PGDConfig(num_steps=0)
+
+
+def test_noise_is_repeatable_and_of_the_size_asked():
+    pixels = torch.full((50, 1, 8, 8), 0.5)
+    noisy = gaussian_noise(pixels, 0.05)
+    assert torch.equal(noisy, gaussian_noise(pixels, 0.05))
+    assert not torch.equal(noisy, gaussian_noise(pixels, 0.05, seed=1))
+    assert float((noisy - pixels).std()) == pytest.approx(0.05, rel=0.05)
+    assert torch.equal(gaussian_noise(pixels, 0.0), pixels)
+    assert float(gaussian_noise(pixels, 9.0).max()) == 1
+
+
+@pytest.mark.parametrize("size", [(20,), (20, 16), (12, 10, 12)])
+def test_blur_is_a_gaussian_along_each_axis(size):
+    pixels = torch.zeros(1, 2, *size, dtype=torch.float64)
+    centre = tuple(n // 2 for n in size)
+    pixels[(0, 0, *centre)] = 1
+    blurred = gaussian_blur(pixels, 1.0)
+    assert blurred.shape == pixels.shape
+    assert float(blurred[0, 0].sum()) == pytest.approx(1, abs=1e-3)
+    assert float(blurred[0, 1].abs().max()) == 0
+    neighbour = (centre[0] + 1, *centre[1:])
+    ratio = blurred[(0, 0, *neighbour)] / blurred[(0, 0, *centre)]
+    assert float(ratio) == pytest.approx(0.6065, abs=1e-3)
+    flat = torch.full_like(pixels, 0.3)
+    torch.testing.assert_close(gaussian_blur(flat, 3.0), flat)
+    assert torch.equal(gaussian_blur(pixels, 0.0), pixels)
+
+
+def test_contrast_shrinks_towards_the_mean_of_each_image():
+    pixels = torch.tensor([[0.0, 1.0], [0.2, 0.4]]).view(2, 1, 1, 2)
+    halved = reduce_contrast(pixels, 0.5)
+    torch.testing.assert_close(halved.flatten(), torch.tensor([0.25, 0.75, 0.25, 0.35]))
+    torch.testing.assert_close(reduce_contrast(pixels, 1.0), pixels)
+    assert float(reduce_contrast(pixels, 0.0)[0].std()) == 0
+
+
+def test_accuracy_under_corruptions():
+    images, labels = test_images(60)
+    network = trained_network()
+    clean = accuracy_under(lambda pixels: pixels, network, images, labels)
+    found = measure_robustness(network, images, labels, epsilons=[])
+    assert clean == found.clean_accuracy
+    noisy = accuracy_under(lambda pixels: gaussian_noise(pixels, 1.0), network, images, labels)
+    assert noisy < clean
+    assert noisy == accuracy_under(
+        lambda pixels: gaussian_noise(pixels, 1.0), network, images, labels, batch_size=7
+    )
+    # Standardised images do not know their contrast, as long as nothing is clipped.
+    low = accuracy_under(lambda pixels: reduce_contrast(pixels, 0.9), network, images, labels)
+    assert low == pytest.approx(clean, abs=0.05)
+
+
+@pytest.mark.parametrize("corruption", [gaussian_noise, gaussian_blur, reduce_contrast])
+def test_negative_amounts_are_refused(corruption):
+    with pytest.raises(ConfigError, match=r"at least 0, found -0\.5"):
+        corruption(torch.zeros(1, 1, 2, 2), -0.5)

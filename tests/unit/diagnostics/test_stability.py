@@ -1,0 +1,213 @@
+"""Verdicts in plain words: what is proved is called so, and nothing else is."""
+
+import pytest
+import torch
+
+from pdecnn.diagnostics import block_stability, network_stability
+from pdecnn.diagnostics.verdict import VERDICTS
+from tests.blocks import (
+    every_integrator,
+    every_reversible,
+    make_block,
+    make_features,
+    randomize_,
+)
+from tests.unit.diagnostics import equations
+from tests.unit.learning.trainings import make_network
+
+ONE = torch.ones(1, 1, 1, dtype=torch.float64)
+SIZE = (6,)
+
+
+def verdict_of(block, features, **options):
+    return block_stability(block, features, num_iterations=5, **options).verdict
+
+
+def plain_block(
+    integrator="forward_euler", *, share=0.9, activation="relu", num_steps=3, **options
+):
+    """A random block without normalisation at a share of the bound 2/|K|^2."""
+    layers = [
+        randomize_(equations.make_layer(channels=2, activation=activation, **options), seed)
+        for seed in range(num_steps)
+    ]
+    features = make_features(channels=2, size=SIZE, dimension=1)
+    probe = equations.make_block(integrator, layers, step_size=1.0)
+    bounds = [
+        step.guaranteed_bound
+        for step in block_stability(probe, features, num_iterations=1).steps
+        if step.guaranteed_bound is not None
+    ]
+    step_size = share * min(bounds, default=1.0)
+    return equations.make_block(integrator, layers, step_size=step_size, num_steps=num_steps)
+
+
+@pytest.mark.parametrize("integrator", ["forward_euler", "runge_kutta_4"])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "identity"])
+def test_a_plain_parabolic_block_below_the_bound_is_guaranteed(integrator, activation):
+    block = plain_block(integrator, activation=activation)
+    features = make_features(channels=2, size=SIZE, dimension=1)
+    found = block_stability(block, features)
+    assert found.verdict.name == "guaranteed"
+    assert "Theorem 1" in found.verdict.theorem
+    assert not found.verdict.failing
+    assert max(growth.constant for growth in found.growth) <= 1 + 1e-12
+    for step in found.steps:
+        assert step.step_size <= step.guaranteed_bound <= step.local_bound * (1 + 1e-9)
+        assert step.amplification <= 1 + 1e-12
+        assert max(step.symmetric_eigenvalues) <= 1e-12
+
+
+def test_a_plain_parabolic_block_above_the_bound_is_not_guaranteed():
+    block = plain_block(share=1.01)
+    verdict = verdict_of(block, make_features(channels=2, size=SIZE, dimension=1))
+    assert verdict.name == "measured"
+    assert len(verdict.failing) == 1
+    assert "at most the guaranteed bound" in verdict.failing[0]
+    assert verdict.failing[0] in verdict.reason
+
+
+def test_the_kink_example_is_not_guaranteed():
+    """K = diag(1, 10), second unit off: below the local bound 2, above the guaranteed 0.02."""
+    layer = equations.make_layer([[1.0, 0.0], [0.0, 10.0]], activation="relu")
+    block = equations.make_block("forward_euler", [layer], step_size=1.0)
+    found = block_stability(block, torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64))
+    assert found.steps[0].local_bound == pytest.approx(2)
+    assert found.steps[0].guaranteed_bound == pytest.approx(0.02)
+    assert found.verdict.name == "measured"
+
+
+@pytest.mark.parametrize("integrator", ["leapfrog", "leapfrog_second_order"])
+def test_the_counterexample_to_theorem_2_is_measured(integrator):
+    layer = equations.make_layer([[1.0]], activation="relu")
+    block = equations.make_block(integrator, [layer], step_size=1.0, num_steps=20)
+    found = block_stability(block, ONE, num_iterations=1)
+    assert found.verdict.name == "measured"
+    assert found.verdict.failing == ("sigma is linear",)
+    assert "Theorem 2 is false" in found.verdict.theorem
+    assert max(growth.constant for growth in found.growth) > 10
+
+
+@every_integrator
+@pytest.mark.parametrize("activation", ["relu", "tanh", "identity"])
+def test_a_tv_normalised_block_is_never_guaranteed(integrator, activation):
+    for step_size in (1e-6, 0.1):
+        block = make_block(integrator, dimension=1, activation=activation, step_size=step_size)
+        verdict = verdict_of(block, make_features(dimension=1))
+        assert verdict.name in ("measured", "unstable")
+        assert "no normalisation" in verdict.failing
+
+
+@pytest.mark.parametrize("dynamics", ["resnet", "parabolic", "hamiltonian", "second_order"])
+def test_the_papers_networks_are_never_guaranteed(dynamics):
+    network = make_network(dynamics, channels=(4, 4, 4))
+    images = network.preprocess(torch.rand(2, 1, 8, 8))
+    found = network_stability(network, images, num_iterations=3)
+    assert len(found) == 2
+    hyperbolic = dynamics in ("hamiltonian", "second_order")
+    for block in found:
+        assert block.verdict.name in ("measured", "unstable")
+        assert len(block.steps) == 3
+        assert len(block.growth) == (6 if hyperbolic else 3)
+        assert [growth.backward for growth in block.growth] == [False] * 3 + [True] * (
+            3 if hyperbolic else 0
+        )
+
+
+def linear_waves(integrator, matrices, share, *, num_steps=4):
+    layers = [equations.make_layer(matrix) for matrix in matrices]
+    block = equations.make_block(integrator, layers, step_size=1.0)
+    features = torch.ones(1, block.integrator.block_channels(2), 1, dtype=torch.float64)
+    (step,) = block_stability(block, features, num_iterations=1).steps
+    block = equations.make_block(
+        integrator, layers, step_size=share * step.local_bound, num_steps=num_steps
+    )
+    return block_stability(block, features)
+
+
+INJECTIVE = [[1.0, 0.3], [0.0, 2.0]]
+SINGULAR = [[1.0, 0.5], [2.0, 1.0]]
+
+
+@every_reversible
+def test_linear_waves_below_the_bound_are_bounded(integrator):
+    found = linear_waves(integrator, [INJECTIVE] * integrator.layers_per_step, 0.99)
+    assert found.verdict.name == "bounded"
+    assert found.steps[0].amplification == pytest.approx(1)
+
+
+@every_reversible
+def test_linear_waves_above_the_bound_are_unstable(integrator):
+    found = linear_waves(integrator, [INJECTIVE] * integrator.layers_per_step, 1.05, num_steps=1)
+    assert found.verdict.name == "unstable"
+    assert "grows without limit" in found.verdict.reason
+    assert found.steps[0].amplification > 1.1
+
+
+@every_reversible
+def test_linear_waves_with_a_null_vector_are_measured(integrator):
+    found = linear_waves(integrator, [SINGULAR] * integrator.layers_per_step, 0.5)
+    assert found.verdict.name == "measured"
+    assert found.verdict.failing == ("every K is injective",)
+
+
+def test_linear_waves_whose_weights_change_are_measured():
+    layers = [equations.make_layer([[1.0]]), equations.make_layer([[1.1]])]
+    block = equations.make_block("leapfrog", layers, step_size=0.1, num_steps=2)
+    verdict = verdict_of(block, ONE)
+    assert verdict.name == "measured"
+    assert verdict.failing == ("the weights are constant in time",)
+
+
+def test_equal_weights_of_separate_layers_are_constant_in_time():
+    layers = [equations.make_layer([[1.0]]) for _ in range(3)]
+    block = equations.make_block("leapfrog", layers, step_size=0.1, num_steps=3)
+    assert verdict_of(block, ONE).name == "bounded"
+
+
+def test_linear_heat_above_the_bound_is_unstable():
+    block = equations.make_block("forward_euler", [equations.make_layer([[1.0]])], step_size=2.1)
+    verdict = verdict_of(block, ONE)
+    assert verdict.name == "unstable"
+    assert "multiplies some perturbation by 1.1" in verdict.reason
+
+
+def test_large_measured_growth_above_the_local_bound_is_unstable():
+    layer = equations.make_layer([[2.0]], activation="relu")
+    block = equations.make_block("forward_euler", [layer], step_size=20.0)
+    verdict = verdict_of(block, ONE)
+    assert verdict.name == "unstable"
+    assert "exceeds the local bound of step 0, and perturbations grew 79-fold" in verdict.reason
+
+
+def test_features_that_overflow_are_unstable():
+    layer = equations.make_layer([[1e200]])
+    block = equations.make_block("forward_euler", [layer], step_size=1.0, num_steps=4)
+    found = block_stability(block, ONE, num_iterations=2)
+    assert found.verdict.name == "unstable"
+    assert found.steps == ()
+
+
+@every_integrator
+def test_matrix_free_and_dense_agree(integrator):
+    block = make_block(integrator, dimension=1, normalization="none", num_steps=1)
+    features = make_features(batch=1, dimension=1, size=(9,))
+    (free,), (dense,) = (
+        block_stability(block, features, dense_size=size, num_iterations=2).steps
+        for size in (0, 1000)
+    )
+    assert free.local_bound == pytest.approx(dense.local_bound, rel=1e-6)
+    assert free.symmetric_eigenvalues == pytest.approx(dense.symmetric_eigenvalues, abs=1e-6)
+    for low, exact in zip(free.norms, dense.norms, strict=True):
+        assert low.lower <= exact.upper
+        assert exact.lower <= low.upper
+
+
+@every_integrator
+def test_every_verdict_says_why(integrator):
+    block = make_block(integrator, dimension=1)
+    verdict = verdict_of(block, make_features(dimension=1))
+    assert verdict.name in VERDICTS
+    assert verdict.reason
+    assert verdict.theorem
+    assert verdict.assumptions
