@@ -1,4 +1,4 @@
-"""Step bounds are sharp on linear blocks, and those of correction on all others."""
+"""Step bounds are sharp on linear blocks, and those of dense Jacobians on others."""
 
 from math import inf, sqrt
 

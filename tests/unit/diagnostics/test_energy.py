@@ -11,7 +11,7 @@ from tests.convergence.test_orders import fitted_slope
 from tests.unit.diagnostics import equations
 
 FINAL_TIME = 4.0
-NUM_STEPS = (100, 200, 400, 800)
+NUM_STEPS = (50, 100, 200, 400)
 waves = pytest.mark.parametrize(
     "integrator",
     [Verlet(), Leapfrog(), Leapfrog(second_order_start=True)],
@@ -46,13 +46,17 @@ def energy_errors(integrator, activation, name, **options):
 
 
 @waves
-@pytest.mark.parametrize("activation", ["tanh", "relu", "identity"])
+@pytest.mark.parametrize(
+    "activation", ["tanh", "relu", pytest.param("identity", marks=pytest.mark.slow)]
+)
 def test_the_error_of_the_centred_energy_falls_with_slope_two(integrator, activation):
     assert abs(fitted_slope(*energy_errors(integrator, activation, "centred")) - 2) <= 0.15
 
 
 @waves
-@pytest.mark.parametrize("activation", ["tanh", "relu", "identity"])
+@pytest.mark.parametrize(
+    "activation", ["tanh", "relu", pytest.param("identity", marks=pytest.mark.slow)]
+)
 def test_the_error_of_the_raw_energy_falls_with_slope_one(integrator, activation):
     assert abs(fitted_slope(*energy_errors(integrator, activation, "raw")) - 1) <= 0.15
 

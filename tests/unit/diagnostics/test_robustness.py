@@ -30,12 +30,12 @@ both_norms = pytest.mark.parametrize("norm", ["linf", "l2"])
 
 
 @cache
-def trained_network(dynamics="parabolic", *, channels=(8, 12, 12), num_steps=1, num_epochs=6):
+def trained_network(dynamics="parabolic", *, channels=(8, 12, 12), num_steps=1, num_epochs=4):
     """A small digits net, good enough that attacks have something to break."""
     network = make_network(dynamics, channels=channels, num_steps=num_steps)
     train = read_digits().train
     features = network.preprocess(train.images)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.03)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(0)
     for _ in range(num_epochs):
         for batch in torch.randperm(len(train), generator=generator).split(32):
@@ -82,43 +82,51 @@ def test_pgd_is_at_least_as_strong_as_fgsm_and_both_as_nothing(norm):
         norms=[norm],
         pgd_config=PGDConfig(num_steps=8),
     )
-    assert found.clean_accuracy > 0.8
+    assert found.clean_accuracy > 0.5
     by_attack = {"fgsm": [], "pgd": []}
     for result in found.results:
         by_attack[result.attack].append(result.accuracy)
     for fast, projected in zip(*by_attack.values(), strict=True):
         assert projected <= fast <= found.clean_accuracy
     assert by_attack["pgd"][0] == found.clean_accuracy
-    assert by_attack["pgd"][-1] < 0.5
+    assert by_attack["pgd"][-1] < found.clean_accuracy / 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian", "second_order"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_linf_pgd_agrees_with_foolbox(dynamics):
+@pytest.mark.parametrize("epsilon", [0.02, 0.05, 0.1])
+def test_linf_pgd_agrees_with_foolbox(epsilon):
+    """With the same number and length of steps, judged as foolbox does: by the last iterate.
+
+    Every iterate counts in `measure_robustness`, so that its accuracy from the same random start
+    is not higher.
+    """
     import foolbox
 
-    network = trained_network(dynamics, channels=(16, 16, 16), num_steps=2, num_epochs=8)
+    network = trained_network(channels=(16, 16, 16), num_steps=2, num_epochs=10)
     images, labels = test_images(360)
     pixels = images.float() / 255
-    for epsilon in (0.02, 0.05, 0.1):
-        ours = measure_robustness(
-            network,
-            images,
-            labels,
-            epsilons=[epsilon],
-            attacks=["pgd"],
-            pgd_config=PGDConfig(num_steps=40, relative_step=0.01 / 0.3),
-        )
-        network.eval()
-        attacked = foolbox.PyTorchModel(
-            _WithPreprocessing(network).eval(), bounds=(0, 1), device="cpu"
-        )
-        torch.manual_seed(0)
-        _, _, fooled = foolbox.attacks.LinfPGD()(attacked, pixels, labels, epsilons=epsilon)
-        theirs = 1 - float(fooled.double().mean())
-        assert 0.05 < theirs < 0.995, "neither hopeless nor untouched"
-        assert abs(ours.results[0].accuracy - theirs) <= 0.01, (epsilon, ours, theirs)
+    config = PGDConfig(num_steps=40, relative_step=0.01 / 0.3)
+    with scores_of_pixels(network) as scores:
+        last = pgd(scores, pixels, labels, epsilon=epsilon, config=config)
+        right = is_right(scores, pixels, labels) & is_right(scores, last, labels)
+    ours = float(right.double().mean())
+    attacked = foolbox.PyTorchModel(_WithPreprocessing(network).eval(), bounds=(0, 1), device="cpu")
+    torch.manual_seed(0)
+    _, _, fooled = foolbox.attacks.LinfPGD()(attacked, pixels, labels, epsilons=epsilon)
+    theirs = 1 - float(fooled.double().mean())
+    assert 0.02 < theirs < 0.99, "neither hopeless nor untouched"
+    assert abs(ours - theirs) <= 0.01
+    found = measure_robustness(
+        network,
+        images,
+        labels,
+        epsilons=[epsilon],
+        attacks=["pgd"],
+        pgd_config=config,
+        batch_size=360,
+    )
+    assert found.results[0].accuracy <= ours
 
 
 class _WithPreprocessing(nn.Module):

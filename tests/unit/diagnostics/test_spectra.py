@@ -34,7 +34,7 @@ def assert_among(found, all_eigenvalues, tolerance=1e-6):
 
 @pytest.mark.parametrize("normalization", ["none", "tv"])
 @pytest.mark.parametrize("layer_class", [SymmetricLayer, ResidualLayer])
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("activation", ["tanh", pytest.param("relu", marks=pytest.mark.slow)])
 def test_spectra_of_a_layer_agree_with_its_dense_jacobian(layer_class, normalization, activation):
     layer = layer_class(3, activation=activation, normalization=normalization).double()
     randomize_(layer, 1)
@@ -119,7 +119,9 @@ def test_the_wave_equation_has_imaginary_eigenvalues(dense_size):
     assert found.radius == pytest.approx(scale, rel=1e-6)
 
 
-@pytest.mark.parametrize("activation", ["relu", "tanh", "identity"])
+@pytest.mark.parametrize(
+    "activation", ["relu", "tanh", pytest.param("identity", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("dense_size", [0, 1000], ids=["matrix-free", "dense"])
 def test_the_hamiltonian_system_is_imaginary(activation, dense_size):
     """Eigenvalues +-i sqrt(lambda(A B)) (docs/paper-map.md, (10))."""
@@ -157,6 +159,7 @@ def test_the_zero_matrix_has_a_spectrum():
     assert convolution_norm(layer.convolution, SIZE, dense_size=0).lower == 0
 
 
+@pytest.mark.slow
 def test_equal_matrices_give_equal_numbers():
     layer = randomize_(SymmetricLayer(3).double(), 1)
     matrix = layer_jacobian(layer, make_features(batch=1, channels=3, size=SIZE))

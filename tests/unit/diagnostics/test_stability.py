@@ -43,7 +43,10 @@ def plain_block(
 
 
 @pytest.mark.parametrize("integrator", ["forward_euler", "runge_kutta_4"])
-@pytest.mark.parametrize("activation", ["relu", "tanh", "identity"])
+@pytest.mark.parametrize(
+    "activation",
+    ["relu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tanh", "identity"))],
+)
 def test_a_plain_parabolic_block_below_the_bound_is_guaranteed(integrator, activation):
     block = plain_block(integrator, activation=activation)
     features = make_features(channels=2, size=SIZE, dimension=1)
@@ -89,13 +92,15 @@ def test_the_counterexample_to_theorem_2_is_measured(integrator):
 
 
 @every_integrator
-@pytest.mark.parametrize("activation", ["relu", "tanh", "identity"])
+@pytest.mark.parametrize(
+    "activation",
+    ["relu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("tanh", "identity"))],
+)
 def test_a_tv_normalised_block_is_never_guaranteed(integrator, activation):
-    for step_size in (1e-6, 0.1):
-        block = make_block(integrator, dimension=1, activation=activation, step_size=step_size)
-        verdict = verdict_of(block, make_features(dimension=1))
-        assert verdict.name in ("measured", "unstable")
-        assert "no normalisation" in verdict.failing
+    block = make_block(integrator, dimension=1, activation=activation, step_size=1e-6)
+    verdict = verdict_of(block, make_features(dimension=1))
+    assert verdict.name == "measured"
+    assert "no normalisation" in verdict.failing
 
 
 @pytest.mark.parametrize("dynamics", ["resnet", "parabolic", "hamiltonian", "second_order"])
