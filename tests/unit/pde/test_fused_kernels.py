@@ -470,6 +470,7 @@ def check_which_features_do_not_fit(features):
     assert not fused.fits(SymmetricLayer(16), features)
 
 
+@pytest.mark.slow
 def test_in_the_interpreter():
     if find_spec("triton") is None:
         pytest.skip("needs triton: pip install triton")
