@@ -1,7 +1,7 @@
 """Functions on a GPU captured as graphs: launched as one, without Python in between."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -19,10 +19,8 @@ _NUM_WARM_UPS = 2
 @contextmanager
 def compiled_network(network: Network, backend: str = "inductor") -> Iterator[None]:
     """Within it the network's stages run as compiled code, its blocks by fused kernels."""
-    with ExitStack() as stack:
-        stages = [network.opening, *network.connectors, network.classifier]
-        stack.enter_context(compiled_modules(stages, backend))
-        stack.enter_context(accelerated(backend))
+    stages = [network.opening, *network.connectors, network.classifier]
+    with compiled_modules(stages, backend), accelerated(backend):
         yield
 
 

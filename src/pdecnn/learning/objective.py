@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from pdecnn.checks import check_number
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.learning.optimizer import flatten
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import constant
 from pdecnn.pde.block import Block
@@ -143,7 +144,7 @@ class Objective:
 
     def _smoothness(self, rows: list[list[Tensor]], step_size: float) -> Tensor:
         """The total variation or H1 seminorm in time of all weights of a block."""
-        weights = torch.stack([_vector(row) for row in rows])  # (steps, weights)
+        weights = torch.stack([flatten(row) for row in rows])  # (steps, weights)
         rates = (weights[1:] - weights[:-1]) / step_size
         if self.config.smoothness == "h1":
             return step_size / 2 * rates.square().sum()
@@ -190,8 +191,4 @@ def _convolutions(modules: Sequence[nn.Module]) -> list[Convolution]:
 
 def _sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
     # As one vector: a few kernels however many weights there are.
-    return _vector(tensors).square().sum()
-
-
-def _vector(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors])
+    return flatten(tensors).square().sum()

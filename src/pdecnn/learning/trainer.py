@@ -114,6 +114,7 @@ class Trainer:
         self._steps_left = 0
         self._launch: Callable[[], None] | None = None
         self._score: Callable[[Callable[[], None]], Tensor] | None = None
+        self._tried_scores = False
 
     @property
     def sums(self) -> Tensor:
@@ -240,7 +241,9 @@ class Trainer:
     def _captured_scores(self) -> Callable[[Callable[[], None]], Tensor] | None:
         """How to score the validation images by a graph; None where that is not wanted."""
         # Not: where steps are captured. A training resumed in its validation has taken none.
-        if self._score is None and self._wants_capture and not has_hooks(self.evaluated):
+        wanted = self._wants_capture and not has_hooks(self.evaluated)
+        if wanted and not self._tried_scores:
+            self._tried_scores = True
             network = self.evaluated
             scores = CapturedScores(
                 network,

@@ -16,6 +16,7 @@ from tests.blocks import (
     make_features,
 )
 from tests.dense import jacobian
+from tests.heat import heat_layer, laplacian_eigenvalues
 from tests.unit.diagnostics import equations
 
 every_perturbation = pytest.mark.parametrize("perturbation", ["random", "noise", "worst"])
@@ -63,8 +64,8 @@ def test_the_worst_growth_backwards_inverts_the_least_growth_forwards(integrator
 @every_perturbation
 def test_heat_below_its_bound_never_grows(perturbation):
     """M = 1 in every perturbation and at every depth: Theorem 1 (eq. 6)."""
-    layer = equations.heat_layer(1)
-    step_size = 1.9 / float(equations.laplacian_eigenvalues((12,))[-1])
+    layer = heat_layer(1)
+    step_size = 1.9 / float(laplacian_eigenvalues((12,))[-1])
     block = equations.make_block("forward_euler", [layer], step_size=step_size, num_steps=10)
     features = make_features(channels=1, size=(12,), dimension=1)
     constants = measure_growth(

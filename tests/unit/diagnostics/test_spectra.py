@@ -19,7 +19,7 @@ from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.pde import Block, Convolution, ResidualLayer, SymmetricLayer
 from tests.blocks import every_integrator, make_block, make_features, randomize_
 from tests.dense import dense_convolution, jacobian
-from tests.unit.diagnostics.equations import heat_layer, laplacian_eigenvalues
+from tests.heat import heat_layer, laplacian_eigenvalues
 from tests.unit.learning.trainings import make_network
 
 SIZE = (5, 4)

@@ -15,6 +15,7 @@ from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
 from pdecnn.learning.metrics import class_scores, evaluation_mode
 from pdecnn.networks.registry import create_model
 from tests.unit.learning.trainings import (
+    MODES,
     Poisoned,
     assert_same_bits,
     digits,
@@ -25,18 +26,6 @@ from tests.unit.learning.trainings import (
 )
 
 CLASS_NAMES = tuple("abcdefghij")
-MODES = [
-    ("resnet", "stored"),
-    ("parabolic", "stored"),
-    ("parabolic", "checkpointed"),
-    ("hamiltonian", "stored"),
-    ("hamiltonian", "checkpointed"),
-    ("hamiltonian", "reversible"),
-    ("hamiltonian", "exact"),
-    ("second_order", "stored"),
-    ("second_order", "reversible"),
-    ("second_order", "exact"),
-]
 # What the compilers warn of is their own.
 pytestmark = pytest.mark.filterwarnings("ignore")
 every_mode = pytest.mark.parametrize(("dynamics", "backprop"), MODES)

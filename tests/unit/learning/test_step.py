@@ -6,20 +6,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.unit.learning.trainings import make_network, make_trainer, snapshot
+from tests.unit.learning.trainings import MODES, make_network, make_trainer, snapshot
 
-CASES = [
-    ("resnet", "stored"),
-    ("parabolic", "stored"),
-    ("parabolic", "checkpointed"),
-    ("hamiltonian", "stored"),
-    ("hamiltonian", "checkpointed"),
-    ("hamiltonian", "reversible"),
-    ("hamiltonian", "exact"),
-    ("second_order", "stored"),
-    ("second_order", "reversible"),
-    ("second_order", "exact"),
-]
 EVERYTHING = {
     "accumulation": 2,
     "average_decay": 0.9,
@@ -37,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore:.*autograd.function.Function.*should not be instantiated"),
 ]
-every_case = pytest.mark.parametrize(("dynamics", "backprop"), CASES)
+every_case = pytest.mark.parametrize(("dynamics", "backprop"), MODES)
 
 
 class Operators(TorchDispatchMode):
@@ -102,7 +90,7 @@ def test_reading_a_number_would_be_noticed():
     ("dynamics", "backprop", "everything"),
     [
         ("parabolic", "stored", False),
-        *(pytest.param(*case, True, marks=pytest.mark.slow) for case in CASES),
+        *(pytest.param(*case, True, marks=pytest.mark.slow) for case in MODES),
     ],
 )
 def test_a_compiled_step_is_the_eager_one(dynamics, backprop, everything):

@@ -12,6 +12,18 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.learning import Trainer, TrainingConfig
 
 DYNAMICS = ("resnet", "parabolic", "hamiltonian", "second_order")
+MODES = [
+    ("resnet", "stored"),
+    ("parabolic", "stored"),
+    ("parabolic", "checkpointed"),
+    ("hamiltonian", "stored"),
+    ("hamiltonian", "checkpointed"),
+    ("hamiltonian", "reversible"),
+    ("hamiltonian", "exact"),
+    ("second_order", "stored"),
+    ("second_order", "reversible"),
+    ("second_order", "exact"),
+]
 NUM_TRAIN, NUM_VALIDATION = 62, 40
 
 

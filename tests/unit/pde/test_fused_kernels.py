@@ -5,12 +5,10 @@ functions named check_* are the tests for it: `test_in_the_interpreter` runs the
 their own.
 """
 
-import os
 import subprocess
 import sys
 from collections import defaultdict
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -20,6 +18,7 @@ from pdecnn.pde import Activation, Convolution, ResidualLayer, SymmetricLayer
 from pdecnn.pde.activations import RELU
 from pdecnn.pde.kernels import symmetric_shear as fused
 from tests.blocks import randomize_, relative_error
+from tests.interpreter import run_checks
 
 FACTOR = -0.35
 GRID_SCALE = 2.0**12
@@ -472,19 +471,7 @@ def check_which_features_do_not_fit(features):
 
 @pytest.mark.slow
 def test_in_the_interpreter():
-    if find_spec("triton") is None:
-        pytest.skip("needs triton: pip install triton")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", __file__]
-    done = subprocess.run(
-        [*command, "-o", "python_functions=check_*"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
-    assert "skipped" not in done.stdout
+    run_checks(__file__)
 
 
 def test_nothing_fits_on_a_cpu():

@@ -6,10 +6,7 @@ their own.
 """
 
 import os
-import subprocess
-import sys
 from copy import deepcopy
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -20,6 +17,7 @@ from pdecnn.pde.acceleration import accelerated
 from pdecnn.pde.grid import deferred_checks
 from pdecnn.pde.kernels import symmetric_shear as kernels
 from tests.blocks import make_block, make_features, relative_error
+from tests.interpreter import run_checks
 
 # Integrator and mode; then the number of steps, whether they share weights, and (images, size).
 CASES = [
@@ -447,19 +445,7 @@ def check_float32_without_autocast_is_left_alone(calls):
 
 @pytest.mark.slow
 def test_in_the_interpreter():
-    if find_spec("triton") is None:
-        pytest.skip("needs triton: pip install triton")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", __file__]
-    done = subprocess.run(
-        [*command, "-o", "python_functions=check_*"],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
-    assert " passed" in done.stdout
-    assert "skipped" not in done.stdout
+    run_checks(__file__)
 
 
 @uncompiled
