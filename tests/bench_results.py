@@ -76,6 +76,7 @@ def make_depth(depths=(3, 10, 30, 100, 300, 1000)):
         {
             "dynamics": dynamics,
             "num_steps": num_steps,
+            "variant": variant,
             "backprop": mode,
             "activation_bytes": (
                 int(1.5e8 * num_steps ** growth[mode])
@@ -86,6 +87,7 @@ def make_depth(depths=(3, 10, 30, 100, 300, 1000)):
         }
         for dynamics, some in (("hamiltonian", depths), ("second_order", (depths[0], depths[-1])))
         for num_steps in some
+        for variant in ("eager", "fused")
         for mode in BACKPROP_MODES
     ]
     rows = []

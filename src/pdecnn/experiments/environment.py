@@ -70,7 +70,7 @@ def describe_environment(device: torch.device, seed: int) -> dict[str, Any]:
         },
         "commit": _commit(),
         "seed": seed,
-        "command": sys.argv,
+        "command": [*(Path(word).name for word in sys.argv[:1]), *sys.argv[1:]],
     }
 
 

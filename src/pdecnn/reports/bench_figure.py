@@ -31,11 +31,12 @@ _LOOKS: dict[str, dict[str, Any]] = {
 def draw_depth(part: dict[str, Any]) -> Figure:
     """A row of two panels for each timed dynamics: memory, and time of an eager training step."""
     rows = [row for row in part["rows"] if row["variant"] == EAGER]
+    eager = [row for row in part["memory_rows"] if row["variant"] == EAGER]
     names = list(dict.fromkeys(row["dynamics"] for row in rows))
     figure = Figure(figsize=(WIDTH, 0.6 + 2.4 * len(names)), layout="constrained")
     panels = figure.subplots(len(names), 2, squeeze=False, sharex=True, sharey="col")
     for name, (memory, time) in zip(names, panels, strict=True):
-        mine = [row for row in part["memory_rows"] if row["dynamics"] == name]
+        mine = [row for row in eager if row["dynamics"] == name]
         depths = sorted({row["num_steps"] for row in mine})
         _draw_panel(memory, mine, depths, _megabytes)
         _draw_panel(time, [row for row in rows if row["dynamics"] == name], depths, _milliseconds)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from pdecnn.experiments.bench.depth import FUSED
 from pdecnn.experiments.bench.trainers import CAPTURED
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.reports.bench_cells import (
@@ -173,9 +174,10 @@ def _depth(part: dict[str, Any]) -> list[Table]:
         tables.append(
             Table(
                 f"Memory in MB: {dynamics}, {about}",
-                ("steps", *BACKPROP_MODES),
-                [(str(depth), *cells) for depth, cells in by_mode(rows, "num_steps", megabytes)],
-                _memory_note(part) + " Each step has weights of its own.",
+                ("steps", "how", *BACKPROP_MODES),
+                _depth_memory(list(rows)),
+                _depth_memory_note(part),
+                num_names=2,
             )
         )
     for dynamics, rows in groupby(part["rows"], key=lambda row: row["dynamics"]):
@@ -190,6 +192,26 @@ def _depth(part: dict[str, Any]) -> list[Table]:
             )
         )
     return tables
+
+
+def _depth_memory(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for (depth, variant), group in groupby(
+        rows, key=lambda row: (row["num_steps"], row["variant"])
+    ):
+        ((_, cells),) = by_mode(group, "num_steps", megabytes)
+        lines.append((str(depth), variant, *cells))
+    return lines
+
+
+def _depth_memory_note(part: dict[str, Any]) -> str:
+    note = f"{_memory_note(part)} Each step has weights of its own."
+    if any(row["variant"] == FUSED for row in part["memory_rows"]):
+        note += (
+            " eager: operator by operator; fused: by the kernels of a captured step, with "
+            "bfloat16 copies of all weights."
+        )
+    return note
 
 
 def _depth_times(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
@@ -277,7 +299,7 @@ _TABLES: dict[str, Callable[[dict[str, Any]], list[Table]]] = {
 def _memory_note(part: dict[str, Any]) -> str:
     if part["memory"] == "peak":
         return (
-            "Memory: the peak of an eager forward and backward, less weights, batch and the "
+            "Memory: the peak of a forward and backward pass, less weights, batch and the "
             "weights' gradients."
         )
     return "Memory: what is saved for backward, weights left out."

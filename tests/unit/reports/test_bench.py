@@ -76,10 +76,12 @@ def test_the_plain_steps_are_said_to_have_their_channels_last():
 def test_depth_has_a_column_a_mode_and_says_what_did_not_fit():
     part = make_depth()
     memory, second_order, time = (table_of("depth", part, k) for k in range(3))
-    assert memory.rows[0] == ("3", "450", "259.8", "150", "150")
-    assert memory.rows[-1] == ("1000", "out of memory", "4,743", "150", "150")
-    assert [row[0] for row in memory.rows] == ["3", "10", "30", "100", "300", "1000"]
-    assert [row[0] for row in second_order.rows] == ["3", "1000"]
+    assert memory.rows[0] == ("3", "eager", "450", "259.8", "150", "150")
+    assert memory.rows[-1] == ("1000", "fused", "out of memory", "4,743", "150", "150")
+    assert [row[0] for row in memory.rows[::2]] == ["3", "10", "30", "100", "300", "1000"]
+    assert [row[1] for row in memory.rows] == ["eager", "fused"] * 6
+    assert [row[0] for row in second_order.rows[::2]] == ["3", "1000"]
+    assert "fused: by the kernels of a captured step" in memory.note
     captured = ("3", "captured", "1.3", "1.39 (1.30)", "1.41 (1.35)", "1.44 (1.45)", "4%")
     assert time.rows[1] == captured
     assert time.rows[-1] == ("1000", "eager", "out of memory", "-", "676", "726", "4%")
@@ -221,7 +223,7 @@ def test_another_format_is_not_overwritten(tmp_path, version):
     path = tmp_path / "speed.json"
     path.write_text(json.dumps(make_result() | {"format_version": version}))
     before = path.read_bytes()
-    with pytest.raises(CheckpointError, match=rf"format {version!r}, this version .* writes 2"):
+    with pytest.raises(CheckpointError, match=rf"format {version!r}, this version .* writes 3"):
         write_bench(make_result(), tmp_path)
     assert path.read_bytes() == before
 

@@ -23,6 +23,8 @@ from pdecnn.networks.registry import DYNAMICS
 from pdecnn.pde.backprop import BACKPROP_MODES
 
 TIMED = "hamiltonian"
+FUSED = "fused"
+"""Blocks by the kernels that a captured step consists of."""
 # Small, so that a thousand steps stay as bounded as three.
 _STEP_SIZE = 0.01
 # So many that no epoch of eager steps ends while they are timed.
@@ -36,6 +38,7 @@ def bench_depth(
     images = random_images(_NUM_BATCHES * sizes.depth_batch_size, 3, (32, 32))
     batch = images.subset(torch.arange(sizes.depth_batch_size)).to(device)
     memory_rows, rows = [], []
+    kernels = (EAGER, FUSED) if device.type == "cuda" else (EAGER,)
     for dynamics, depths in (
         (TIMED, sizes.depths),
         ("second_order", (sizes.depths[0], sizes.depths[-1])),  # its memory grows no differently
@@ -43,9 +46,11 @@ def bench_depth(
         for num_steps in depths:
             say(f"memory: {dynamics}, {num_steps} steps in {len(BACKPROP_MODES)} backprop modes")
             config = _config(dynamics, num_steps, sizes)
-            found = _measure_memory(config, batch, warm_up=num_steps == depths[0])
-            memory_rows += [{"dynamics": dynamics, "num_steps": num_steps, **row} for row in found]
-            free_memory()
+            for variant in kernels:
+                found = _measure_memory(config, batch, variant, warm_up=num_steps == depths[0])
+                head = {"dynamics": dynamics, "num_steps": num_steps, "variant": variant}
+                memory_rows += [head | row for row in found]
+                free_memory()
     for num_steps, modes in sizes.timed_modes.items():
         config = _config(TIMED, num_steps, sizes)
         variants = {EAGER: modes}
@@ -79,7 +84,7 @@ def _config(dynamics: str, num_steps: int, sizes: BenchSizes) -> NetworkConfig:
 
 
 def _measure_memory(
-    config: NetworkConfig, batch: ImageSet, *, warm_up: bool
+    config: NetworkConfig, batch: ImageSet, variant: str, *, warm_up: bool
 ) -> list[dict[str, Any]]:
     rows = []
     for mode in BACKPROP_MODES:
@@ -87,7 +92,9 @@ def _measure_memory(
         rows.append(
             {
                 "backprop": mode,
-                "activation_bytes": activation_bytes(network, batch, warm_up=warm_up),
+                "activation_bytes": activation_bytes(
+                    network, batch, fused=variant == FUSED, warm_up=warm_up
+                ),
                 "weight_bytes": weight_bytes(network),
             }
         )

@@ -1,6 +1,7 @@
 """The memory a training step needs besides its weights and their gradients."""
 
 import gc
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -12,11 +13,16 @@ from pdecnn.experiments.bench.measurement import free_memory, is_out_of_memory
 from pdecnn.experiments.bench.trainers import precision_of
 from pdecnn.learning.precision import autocast
 from pdecnn.networks.network import Network
+from pdecnn.pde.acceleration import accelerated
 from pdecnn.pde.convolution import fast_layout
 
 
-def activation_bytes(network: Network, batch: ImageSet, *, warm_up: bool = True) -> int | None:
+def activation_bytes(
+    network: Network, batch: ImageSet, *, fused: bool = False, warm_up: bool = True
+) -> int | None:
     """Of forward and backward of one batch; None if it does not fit.
+
+    Blocks run operator by operator, or with `fused` by the kernels of a captured step.
 
     On a GPU the peak of what is allocated, less what was before (weights and the batch) and
     less the weights' gradients. Elsewhere the bytes saved for backward, weights left out.
@@ -24,7 +30,9 @@ def activation_bytes(network: Network, batch: ImageSet, *, warm_up: bool = True)
     `warm_up` runs one before, not needed if a network of the same widths just ran.
     """
     images = fast_layout(network.preprocess(batch.images))
-    found = _activation_bytes_or_none(network.train(), images, batch.labels, warm_up)
+    # Traced for its fused kernels, but nothing is compiled: that would take no less memory.
+    with accelerated("eager") if fused else nullcontext():
+        found = _activation_bytes_or_none(network.train(), images, batch.labels, warm_up)
     network.zero_grad()
     if found is None:
         free_memory()

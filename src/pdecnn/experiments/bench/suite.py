@@ -16,7 +16,7 @@ from pdecnn.experiments.bench.sizes import BenchSizes, bench_sizes
 from pdecnn.experiments.bench.steps import bench_steps
 from pdecnn.experiments.environment import describe_environment, resolve_device
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 Part = Callable[[BenchSizes, torch.device, Callable[[str], None]], dict[str, Any]]
 PARTS: dict[str, Part] = {
