@@ -52,11 +52,13 @@ def cpu_threads(number: int | None) -> Iterator[None]:
 
 def describe_environment(device: torch.device, seed: int) -> dict[str, Any]:
     """What a published figure must carry."""
+    from pdecnn import __version__
+
     packages = ("torch", "numpy", "safetensors", "scikit-learn")
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
-            "pdecnn": version("pdecnn") if _installed() else None,
+            "pdecnn": __version__,
             "python": platform.python_version(),
             **{name: version(name) for name in packages},
         },
@@ -72,14 +74,6 @@ def describe_environment(device: torch.device, seed: int) -> dict[str, Any]:
         "seed": seed,
         "command": [*(Path(word).name for word in sys.argv[:1]), *sys.argv[1:]],
     }
-
-
-def _installed() -> bool:
-    try:
-        version("pdecnn")
-    except ModuleNotFoundError:
-        return False
-    return True
 
 
 def _processor() -> str:

@@ -150,9 +150,9 @@ def test_what_cannot_be_captured_is_said_and_runs_eagerly():
     trainer._step.augmentation = Poisoned(index=-1)  # asks for the epoch's number on the host
     run(trainer)
     assert not trainer.captured
-    assert len(notes) == 2
-    assert "uncompiled" in notes[0]
-    assert "one by one" in notes[1]
+    first, second = (note for note in notes if note.startswith("the training step"))
+    assert "cannot be compiled" in first
+    assert "one by one" in second
 
 
 @pytest.mark.gpu

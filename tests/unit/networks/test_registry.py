@@ -323,6 +323,8 @@ def test_weights_that_are_not_published_are_named_with_those_that_are(published,
 
 
 def test_all_published_weights_load():
+    published = {f"{dynamics}_cifar10" for dynamics in ("parabolic", "hamiltonian", "second_order")}
+    assert published <= set(pdecnn.list_models(pretrained=True))
     for name in pdecnn.list_models(pretrained=True):
         network = pdecnn.create_model(name, pretrained=True)
         assert network.preprocessing.class_names is not None
