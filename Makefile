@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# A process for each core; the tests of a file share what they prepare.
+SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
 .PHONY: install demo test test-slow check format clean
 
@@ -19,10 +21,11 @@ demo: $(INSTALLED)
 	$(BIN)/pdecnn evaluate "$$(ls -td runs/hamiltonian_digits-* | head -n 1)"
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE)
 
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -m "slow and not gpu"
+	$(BIN)/python -m pytest -m "slow and not gpu and not alone" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "slow and not gpu and alone"
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -133,6 +133,7 @@ def test_data_that_is_missing_is_told_before_anything_is_trained(run_command, tm
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_the_whole_paper_in_its_quick_version(tmp_path):
     begin = time.monotonic()

@@ -509,6 +509,7 @@ def test_a_first_step_is_timed_in_fresh_processes():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @every_dynamics
 def test_a_digits_step_takes_at_most_1_05_of_plain_torch(dynamics):
     # One measurement of many short pairs: the best of several would forgive a true 1.1.
