@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pdecnn.checks import check_count, check_positive
-from pdecnn.diagnostics.jacobians import double_state, plain_copy, pull_back, push_forward
+from pdecnn.diagnostics.jacobians import double_state, plain_copy, products_at
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import AbstractReversibleIntegrator, State
@@ -116,7 +116,8 @@ def _derivative(path: Path, start: Tensor, draw: Tensor, depth: int, size: float
     """Ratios (depth + 1) of the derivative along a direction."""
     del size
     direction = _unit(draw)
-    return _largest(push_forward(lambda values: torch.stack(path(values, depth)), start, direction))
+    apply, _ = products_at(lambda values: torch.stack(path(values, depth)), start)
+    return _largest(apply(direction))
 
 
 def _difference(path: Path, start: Tensor, draw: Tensor, depth: int, size: float) -> Tensor:
@@ -139,12 +140,12 @@ def _worst(path: Path, start: Tensor, first: Tensor, depth: int, num_iterations:
         def end(values: Tensor, reached: int = reached) -> Tensor:
             return path(values, reached)[-1]
 
-        transposed = pull_back(end, start)
+        apply, adjoint = products_at(end, start)
         ratio = start.new_zeros(())
         for _ in range(num_iterations):
-            pushed = push_forward(end, start, direction)
+            pushed = apply(direction)
             ratio = _largest(pushed[None])[0]
-            pulled = transposed(pushed)
+            pulled = adjoint(pushed)
             # An example whose perturbation died out goes on with the direction it had.
             alive = pulled.norm(dim=1, keepdim=True) > 0
             direction = torch.where(alive, _unit(pulled), direction)

@@ -16,7 +16,7 @@ from pdecnn.diagnostics.jacobians import LinearMap, convolution_map
 from pdecnn.errors import DivergedError
 from pdecnn.pde.convolution import Convolution
 
-DENSE_SIZE = 400
+DENSE_SIZE = 1024
 """Up to this many columns a matrix is written out."""
 _RESTARTS = {"LM": 100, "LR": 10, "LI": 10}
 """Where Arnoldi seeks eigenvalues: of largest magnitude, real part, imaginary part; and how
@@ -45,6 +45,11 @@ class Spectrum:
     def largest_real_part(self) -> float:
         """max Re(lambda_i): positive where the linearised system grows."""
         return max((value.real for value in self.eigenvalues), default=0.0)
+
+    @property
+    def largest_imaginary_part(self) -> float:
+        """max Im(lambda_i), the highest frequency of the linearised system."""
+        return max((value.imag for value in self.eigenvalues), default=0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
