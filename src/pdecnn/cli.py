@@ -369,7 +369,7 @@ def bench(
         _names("--only", only),
         device=device,
         quick=quick,
-        say=_say(quiet=False),
+        say=lambda text: print(text, file=sys.stderr, flush=True),
         on_part=lambda result: None if output is None else write_bench(result, output),
     )
     if as_json:
@@ -379,10 +379,10 @@ def bench(
 
 
 def _say(*, quiet: bool) -> Callable[[str], None]:
-    """How a command tells that it is at work."""
+    """How a command tells who looks at a terminal that it is at work."""
 
     def say(text: str) -> None:
-        if not quiet:
+        if not quiet and sys.stderr.isatty():
             print(text, file=sys.stderr, flush=True)
 
     return say
