@@ -33,7 +33,8 @@ def print_diagnosis(
     console = console or make_console()
     console.print(
         f"{found.run}: {found.recipe}, {found.weights} weights ({found.num_weights:,}), measured "
-        f"on {found.num_images} test images"
+        f"on {found.num_images} test images",
+        soft_wrap=True,
     )
     for index, block in enumerate(found.blocks):
         verdict = block.stability.verdict

@@ -19,7 +19,8 @@ def print_attack(
     console = console or make_console()
     console.print(
         f"{found.run}: {found.recipe}, {found.weights} weights, {found.clean_accuracy:.2%} of "
-        f"{found.num_images:,} test images right"
+        f"{found.num_images:,} test images right",
+        soft_wrap=True,
     )
     norm = found.results[0].norm
     console.print(f"\nUnder attack, {norm}: changing {_NORMS[norm]}", style="bold")
