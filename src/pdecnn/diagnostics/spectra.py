@@ -4,6 +4,7 @@ Lanczos for symmetric matrices, Arnoldi for others, both from a fixed start, so 
 matrices give equal numbers; small matrices are written out and solved densely.
 """
 
+from cmath import sqrt as sqrt_complex
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -50,6 +51,18 @@ class Spectrum:
     def largest_imaginary_part(self) -> float:
         """max Im(lambda_i), the highest frequency of the linearised system."""
         return max((value.imag for value in self.eigenvalues), default=0.0)
+
+    def negated(self) -> "Spectrum":
+        """That of -A."""
+        return Spectrum(
+            eigenvalues=tuple(-value for value in self.eigenvalues), complete=self.complete
+        )
+
+    def square_roots(self) -> "Spectrum":
+        """Both square roots of each eigenvalue: the spectrum of [[0, I], [A, 0]]."""
+        roots = [sqrt_complex(value) for value in self.eigenvalues]
+        both = [sign * root for root in roots for sign in (1, -1)]
+        return _sorted_spectrum(both, self.complete)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,7 +26,7 @@ from pdecnn.diagnostics.verdict import (
 )
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
-from pdecnn.pde.integrators import AbstractReversibleIntegrator, Layers, State
+from pdecnn.pde.integrators import AbstractReversibleIntegrator, Layers, Leapfrog, State, Verlet
 from pdecnn.pde.layers import AbstractLayer
 
 
@@ -121,7 +121,18 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
 def _system_spectrum(
     block: Block, state: State, index: int, spectra: tuple[Spectrum, ...], dense_size: int
 ) -> Spectrum | None:
-    if isinstance(block.integrator, AbstractReversibleIntegrator):
+    """Of `system_jacobian`, found from matrices of half its size where it is a wave.
+
+    The eigenvalues of [[0, I], [J, 0]] are +-sqrt(lambda(J)), those of [[0, P], [-Q, 0]]
+    +-sqrt(-lambda(P Q)).
+    """
+    layers, integrator = block.steps[index], block.integrator
+    if isinstance(integrator, Leapfrog):
+        return spectra[0].square_roots()
+    if isinstance(integrator, Verlet):
+        first, second = layer_jacobian(layers[0], state[1]), layer_jacobian(layers[1], state[0])
+        return spectrum(first.after(second), dense_size=dense_size).negated().square_roots()
+    if integrator.reversible:
         return spectrum(system_jacobian(block, state, step=index), dense_size=dense_size)
     # Y' = F(Y) where there is one layer a step, and unknown where there are several.
     return spectra[0] if len(spectra) == 1 else None

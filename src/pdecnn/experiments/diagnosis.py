@@ -22,7 +22,7 @@ from pdecnn.experiments.runs import Run
 from pdecnn.learning.metrics import check_fit
 from pdecnn.networks.network import Network
 
-NUM_IMAGES = 16
+NUM_IMAGES = 8
 """Images at which a diagnosis is made."""
 EPSILONS = (0.02, 0.05, 0.1, 0.2)
 
@@ -91,7 +91,7 @@ def diagnose(
 ) -> Diagnosis:
     """Stability, energy, reversibility and learned PDE of a run's blocks, at test images.
 
-    The images are 16 of the test set, the same for every run on it. Everything is computed in
+    The images are 8 of the test set, the same for every run on it. Everything is computed in
     float64, which mps does not have: 'auto' is the CPU there.
     """
     run = run if isinstance(run, Run) else Run(run)

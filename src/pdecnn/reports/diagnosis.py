@@ -40,6 +40,11 @@ def print_diagnosis(
         verdict = block.stability.verdict
         console.print(f"\nBlock {index} is {verdict.name}.", style="bold")
         console.print(f"{verdict.theorem[0].upper()}{verdict.theorem[1:]}: {verdict.reason}.")
+        for word, holds in (("Holds", True), ("Fails", False)):
+            statements = [a.statement for a in verdict.assumptions if a.holds == holds]
+            said = verdict.name == "measured" and not holds  # the reason names them
+            if statements and not said:
+                console.print(f"{word}: {'; '.join(statements)}.", style="dim")
     sections = (
         ("Step sizes and spectra", _stability_table(found.blocks), _STABILITY_NOTE),
         ("Growth of perturbations (M of eq. 6)", _growth_table(found.blocks), _GROWTH_NOTE),

@@ -16,11 +16,12 @@ from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, SMALL, WIDTH
 
 _PERTURBATIONS = {"worst": (ORANGE, "s"), "noise": (BLUE, "o"), "random": (GREY, "^")}
 _ENERGIES = {
-    "norms": ("|Y|", BLUE, "o", "-"),
-    "raw": ("energy, stored states", ORANGE, "s", "-"),
-    "centred": ("energy, centred states", ORANGE, "s", "--"),
-    "printed_raw": ("eq. 12, stored states", GREY, "^", "-"),
-    "printed_centred": ("eq. 12, centred states", GREY, "^", "--"),
+    # Equation 12 first and broad: for ReLU it is the energy itself, which lies on top of it.
+    "printed_raw": ("eq. 12, stored states", LIGHT_GREY, "^", "-", 3.5),
+    "printed_centred": ("eq. 12, centred states", LIGHT_GREY, "^", "--", 3.5),
+    "norms": ("|Y|", BLUE, "o", "-", 1.2),
+    "raw": ("energy, stored states", ORANGE, "s", "-", 1.2),
+    "centred": ("energy, centred states", ORANGE, "s", "--", 1.2),
 }
 _ERRORS = {
     "reconstruction": ("states", GREY, "^"),
@@ -72,14 +73,19 @@ def _draw_eigenvalues(axes: Axes, found: BlockDiagnosis) -> None:
         )
     axes.axvline(0, color="black", linewidth=0.6, zorder=1)
     axes.axhline(0, color=LIGHT_GREY, linewidth=0.6, zorder=1)
-    # Waves have their eigenvalues on a line; what is off it should not look like a cloud.
-    width, height = np.ptp(axes.dataLim.intervalx), np.ptp(axes.dataLim.intervaly)
-    reach = 0.15 * height
-    if width < 2 * reach:
-        axes.set_xlim(-1.3 * reach - width, 1.3 * reach + width)
+    _widen(axes)
     axes.set_xlabel("real part (> 0: grows)")
     axes.set_ylabel("imaginary part")
     axes.legend(loc="best", handletextpad=0.1, borderaxespad=0.1)
+
+
+def _widen(axes: Axes) -> None:
+    """Eigenvalues on a line, waves' or those of heat, should not look like a cloud of rounding."""
+    width, height = np.ptp(axes.dataLim.intervalx), np.ptp(axes.dataLim.intervaly)
+    if width < 0.3 * height:
+        axes.set_xlim(-0.2 * height - width, 0.2 * height + width)
+    elif height < 0.3 * width:
+        axes.set_ylim(-0.2 * width - height, 0.2 * width + height)
 
 
 def _draw_bounds(axes: Axes, found: BlockDiagnosis) -> None:
@@ -159,7 +165,7 @@ def draw_energy(blocks: Sequence[BlockDiagnosis]) -> Figure:
     figure, panels = _panels(blocks)
     for axes, found in zip(panels, blocks, strict=True):
         times = found.block.step_size * np.arange(found.block.num_steps + 1)
-        for name, (label, colour, marker, line) in _ENERGIES.items():
+        for name, (label, colour, marker, line, width) in _ENERGIES.items():
             curve = getattr(found.energy, name)
             if curve is None:
                 continue
@@ -170,6 +176,7 @@ def draw_energy(blocks: Sequence[BlockDiagnosis]) -> Figure:
                 times,
                 mean / mean[0],
                 line,
+                linewidth=width,
                 marker=marker,
                 markerfacecolor=colour if line == "-" else "white",
                 color=colour,

@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ _COEFFICIENTS = (
 
 def write_diagnosis(found: Diagnosis, folder: Path) -> list[Path]:
     """diagnosis.json, the spectra and coefficients as CSV, the PDE as LaTeX, and the figures."""
+    with _writable(folder):
+        return _write(folder, _diagnosis_contents(found))
+
+
+def _diagnosis_contents(found: Diagnosis) -> dict[str, bytes]:
     with without_matplotlib_notices():
         from pdecnn.reports import style
     from pdecnn.reports import diagnosis_figures
@@ -47,7 +53,7 @@ def write_diagnosis(found: Diagnosis, folder: Path) -> list[Path]:
             figure = draw(found.blocks)
             figure.suptitle(f"{found.recipe}, {found.weights} weights")
             contents |= style.render(name, figure)
-    return write_files(folder, contents)
+    return contents
 
 
 def write_attack(found: AttackReport, folder: Path) -> list[Path]:
@@ -57,21 +63,26 @@ def write_attack(found: AttackReport, folder: Path) -> list[Path]:
     from pdecnn.reports.robustness_figure import draw_robustness
 
     name = f"attack_{found.results[0].norm}"
-    with style.journal_style():
-        contents = style.render(name, draw_robustness(found))
-    return write_files(folder, {f"{name}.json": _json(found.to_dict()), **contents})
+    with _writable(folder), style.journal_style():
+        figure = style.render(name, draw_robustness(found))
+        return _write(folder, {f"{name}.json": _json(found.to_dict()), **figure})
 
 
-def write_files(folder: Path, contents: dict[str, bytes]) -> list[Path]:
-    """Write them all; a ConfigError says where that is not possible."""
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    """Make the folder, and say in one line where it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            write_atomically(folder / name, content)
+        yield
     except OSError as error:
         raise ConfigError(
             f"{folder}: cannot be written ({error.strerror}); choose another --output"
         ) from error
+
+
+def _write(folder: Path, contents: dict[str, bytes]) -> list[Path]:
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
     return [folder / name for name in contents]
 
 

@@ -53,6 +53,5 @@ def _draw_corruption(axes: Axes, found: AttackReport, name: str, label: str) -> 
         "-^",
         color=GREY,
     )
-    axes.set_xlim(left=0)
     axes.set_xlabel(label)
     axes.set_title(name, loc="left")

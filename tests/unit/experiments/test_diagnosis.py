@@ -36,7 +36,7 @@ def test_a_diagnosis_has_every_part_of_every_block(found, undisturbed):
         "torch.float32",
         "torch.bfloat16",
     ]
-    assert block.energy.norms.shape == (3, 16)
+    assert block.energy.norms.shape == (3, diagnosis.NUM_IMAGES)
 
 
 def test_it_is_that_of_the_library_on_the_runs_network(found, undisturbed):
@@ -69,15 +69,20 @@ def test_the_last_weights_may_be_meant(undisturbed, monkeypatch):
         assert torch.equal(value, expected[name]), name
 
 
-def test_an_attack_is_that_of_the_library_on_all_test_images(undisturbed):
-    test = read_digits().test
-    result = attack(undisturbed, epsilons=[0.1, 0.1], device="cpu")
+def test_an_attack_is_that_of_the_library(undisturbed):
+    test = diagnosis._sample(read_digits().test, 20)
     expected = measure_robustness(
-        pdecnn.load(undisturbed.folder), test.images, test.labels, epsilons=[0.1]
+        pdecnn.load(undisturbed.folder), test.images, test.labels, epsilons=[0.05, 0.1]
     )
-    assert result.results == expected.results
+    assert small_attack(undisturbed, epsilons=[0.1, 0.05, 0.1]).results == expected.results
+
+
+def test_an_attack_is_on_all_test_images_unless_told_otherwise(undisturbed, monkeypatch):
+    fast = partial(measure_robustness, attacks=["fgsm"])
+    monkeypatch.setattr(diagnosis, "measure_robustness", fast)
+    result = attack(undisturbed, epsilons=[0.1], device="cpu")
+    assert result.num_images == len(read_digits().test)
     assert result.clean_accuracy == pdecnn.evaluate(undisturbed, device="cpu")["accuracy"]
-    assert result.num_images == len(test)
 
 
 def test_corruptions_come_with_an_attack(undisturbed):

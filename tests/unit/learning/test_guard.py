@@ -202,7 +202,7 @@ def test_a_captured_training_is_switched_and_resumed(tmp_path):
         network = trap_(make_network(channels=(16, 16), backprop="reversible")).cuda()
         return Trainer(network, **options)
 
-    cpu = make_trainer(epochs=2, reversal_interval=1)
+    cpu = make_trainer(epochs=2, reversal_interval=1, precision="float32")
     options = {
         "config": cpu.config,
         "train": cpu.train,

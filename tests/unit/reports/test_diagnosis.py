@@ -176,6 +176,8 @@ def test_the_terminal_has_verdicts_and_every_table(waves, written):
     for index, block in enumerate(waves.blocks):
         assert f"Block {index} is {block.stability.verdict.name}." in text
     assert "Theorem 2 is false" in text
+    assert "no normalisation;" in text
+    assert "Holds: the layer is F_sym (eq. 7);" in text
     for heading in (
         "Step sizes and spectra",
         "Growth of perturbations",
