@@ -5,6 +5,8 @@ from pdecnn.errors import ConfigError as ConfigError
 from pdecnn.errors import DataError as DataError
 from pdecnn.errors import DivergedError as DivergedError
 from pdecnn.experiments import RunConfig as RunConfig
+from pdecnn.experiments import attack as attack
+from pdecnn.experiments import diagnose as diagnose
 from pdecnn.experiments import evaluate as evaluate
 from pdecnn.experiments import list_recipes as list_recipes
 from pdecnn.experiments import load as load

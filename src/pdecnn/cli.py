@@ -4,6 +4,7 @@ import csv
 import json
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -229,6 +230,79 @@ def reproduce(
 
 
 @app.command()
+def diagnose(
+    run: RunArgument,
+    data: DataOption = None,
+    weights: WeightsOption = "best",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="For the files; RUN/diagnosis if none."),
+    ] = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Say what PDE theory predicts of a run: stability, energy, reversal, the learned PDE."""
+    del debug
+    from pdecnn import experiments
+    from pdecnn.reports.diagnosis import print_diagnosis
+    from pdecnn.reports.diagnosis_files import write_diagnosis
+
+    found = experiments.diagnose(
+        run, data=data, weights=weights, device=device, say=_say(quiet=as_json)
+    )
+    files = write_diagnosis(found, output or run / "diagnosis")
+    if as_json:
+        _print_json(found.to_dict())
+    else:
+        print_diagnosis(found, files)
+
+
+@app.command()
+def attack(
+    run: RunArgument,
+    epsilons: Annotated[
+        list[float] | None,
+        typer.Option("--epsilon", metavar="E", help="In pixel values of [0, 1]; may be repeated."),
+    ] = None,
+    norm: Annotated[str, typer.Option("--norm", help="linf or l2.")] = "linf",
+    images: Annotated[
+        int | None, typer.Option("--images", help="How many test images; all if none.")
+    ] = None,
+    data: DataOption = None,
+    weights: WeightsOption = "best",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="For the files; RUN/attack if none."),
+    ] = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure a run under attack (FGSM, PGD) and on noisy, blurred and faint images."""
+    del debug
+    from pdecnn import experiments
+    from pdecnn.reports.diagnosis_files import write_attack
+    from pdecnn.reports.robustness import print_attack
+
+    found = experiments.attack(
+        run,
+        epsilons=experiments.EPSILONS if epsilons is None else epsilons,
+        norm=norm,
+        num_images=images,
+        data=data,
+        weights=weights,
+        device=device,
+        say=_say(quiet=as_json),
+    )
+    files = write_attack(found, output or run / "attack")
+    if as_json:
+        _print_json(found.to_dict())
+    else:
+        print_attack(found, files)
+
+
+@app.command()
 def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     """List the recipes that `train` takes."""
     del debug
@@ -302,6 +376,16 @@ def bench(
         _print_json(result)
     else:
         print_bench(result)
+
+
+def _say(*, quiet: bool) -> Callable[[str], None]:
+    """How a command tells who looks at a terminal that it is at work."""
+
+    def say(text: str) -> None:
+        if not quiet and sys.stderr.isatty():
+            print(text, file=sys.stderr, flush=True)
+
+    return say
 
 
 def _print_json(value: Any, indent: int | None = None) -> None:

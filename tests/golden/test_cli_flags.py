@@ -16,6 +16,11 @@ COMMANDS = {
         TARGET --data DIR --datasets NAMES... --dynamics NAMES... --seeds VALUE --output DIR
         --quick --set KEY=VALUE... --jobs VALUE --device VALUE --quiet --json --debug
     """,
+    "diagnose": "RUN --data DIR --weights VALUE --output DIR --device VALUE --json --debug",
+    "attack": """
+        RUN --epsilon E... --norm VALUE --images VALUE --data DIR --weights VALUE --output DIR
+        --device VALUE --json --debug
+    """,
     "recipes": "--json --debug",
     "models": "--json --debug",
     "bench": "--only PARTS... --output DIR --quick --device VALUE --json --debug",
@@ -25,6 +30,8 @@ DEFAULTS = {
     "evaluate": {"split": "test", "weights": "best", "device": "auto"},
     "predict": {"top": 3, "weights": "best", "device": "auto"},
     "reproduce": {"device": "auto"},
+    "diagnose": {"weights": "best", "device": "auto"},
+    "attack": {"norm": "linf", "weights": "best", "device": "auto"},
     "bench": {"device": "auto"},
 }
 

@@ -13,15 +13,26 @@ NAMES = {
         Block CheckpointError Classifier ConfigError Connector Convolution DataError
         DivergedError ForwardEuler Grid INTEGRATORS Leapfrog Network NetworkConfig Objective
         ObjectiveConfig Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4
-        SymmetricLayer TotalVariationNorm TrainingConfig Verlet create_model evaluate
-        list_activations list_models list_recipes load pde_coefficients pde_terms predict recipe
-        rediscretize register_activation register_model stencil_from_pde_coefficients train
+        SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack create_model diagnose
+        evaluate list_activations list_models list_recipes load pde_coefficients pde_terms predict
+        recipe rediscretize register_activation register_model stencil_from_pde_coefficients train
     """,
     "pdecnn.pde": """
         AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES
         Block Convolution ForwardEuler Grid INTEGRATORS Leapfrog ResidualLayer RungeKutta4 Shear
         SymmetricLayer TotalVariationNorm Verlet list_activations pde_coefficients pde_terms
         rediscretize register_activation stencil_from_pde_coefficients
+    """,
+    "pdecnn.diagnostics": """
+        Assumption AttackResult BlockCoefficients BlockDiagnosis BlockStability CorruptionResult
+        EnergyCurves Growth LinearMap LocalStability NormBounds OperatorCoefficients PGDConfig
+        ReversalErrors Robustness Spectrum StepStability Verdict accuracy_under
+        block_coefficients block_inputs block_reversibility block_stability convolution_norm
+        diagnose_block diagnose_network energy_curves fgsm gaussian_blur gaussian_noise
+        guaranteed_bound largest_symmetric_eigenvalue layer_jacobian local_bound local_stability
+        measure_corruptions measure_growth measure_robustness monotone_assumptions
+        network_reversibility network_stability operator_coefficients operator_norm pde_latex pgd
+        reduce_contrast reversal_errors scores_of_pixels spectrum step_jacobian system_jacobian
     """,
     "pdecnn.networks": """
         Classifier Connector Network NetworkConfig Opening Preprocessing create_model list_models

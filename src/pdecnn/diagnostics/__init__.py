@@ -7,10 +7,15 @@ from pdecnn.diagnostics.coefficients import BlockCoefficients as BlockCoefficien
 from pdecnn.diagnostics.coefficients import OperatorCoefficients as OperatorCoefficients
 from pdecnn.diagnostics.coefficients import block_coefficients as block_coefficients
 from pdecnn.diagnostics.coefficients import operator_coefficients as operator_coefficients
+from pdecnn.diagnostics.corruptions import CorruptionResult as CorruptionResult
 from pdecnn.diagnostics.corruptions import accuracy_under as accuracy_under
 from pdecnn.diagnostics.corruptions import gaussian_blur as gaussian_blur
 from pdecnn.diagnostics.corruptions import gaussian_noise as gaussian_noise
+from pdecnn.diagnostics.corruptions import measure_corruptions as measure_corruptions
 from pdecnn.diagnostics.corruptions import reduce_contrast as reduce_contrast
+from pdecnn.diagnostics.diagnosis import BlockDiagnosis as BlockDiagnosis
+from pdecnn.diagnostics.diagnosis import diagnose_block as diagnose_block
+from pdecnn.diagnostics.diagnosis import diagnose_network as diagnose_network
 from pdecnn.diagnostics.energy import EnergyCurves as EnergyCurves
 from pdecnn.diagnostics.energy import energy_curves as energy_curves
 from pdecnn.diagnostics.growth import Growth as Growth

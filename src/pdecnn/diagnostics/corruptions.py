@@ -1,7 +1,10 @@
 """Images made worse without malice: Gaussian noise, blur and loss of contrast, in [0, 1]."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from math import ceil
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +18,25 @@ from pdecnn.diagnostics.robustness import (
     is_right,
     scores_of_pixels,
 )
+from pdecnn.errors import unknown_name
 
 _BLUR_RADIUS = 4.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CorruptionResult:
+    """The accuracy on images made worse."""
+
+    corruption: str
+    """'noise', 'blur' or 'contrast'."""
+    amount: float
+    """The deviation of the noise in pixel values, that of the blur in pixels, or the factor of
+    the contrast."""
+    accuracy: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
 
 
 def gaussian_noise(pixels: Tensor, deviation: float, *, seed: int = 0) -> Tensor:
@@ -51,6 +71,54 @@ def reduce_contrast(pixels: Tensor, factor: float) -> Tensor:
     return (mean + factor * (pixels - mean)).clamp(0, 1)
 
 
+CORRUPTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "noise": gaussian_noise,
+    "blur": gaussian_blur,
+    "contrast": reduce_contrast,
+}
+AMOUNTS = {
+    "noise": (0.05, 0.1, 0.2, 0.4),
+    "blur": (0.5, 1.0, 2.0),
+    "contrast": (0.5, 0.25, 0.1),
+}
+"""From weak to strong."""
+
+
+def measure_corruptions(
+    classifier: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    amounts: Mapping[str, Sequence[float]] = AMOUNTS,
+    preprocess: Classifier | None = None,
+    batch_size: int = 250,
+) -> list[CorruptionResult]:
+    """`accuracy_under` each of `CORRUPTIONS`, by each of its amounts."""
+    for name in amounts:
+        if name not in CORRUPTIONS:
+            raise unknown_name("corruption", name, CORRUPTIONS)
+    return [
+        CorruptionResult(
+            corruption=name,
+            amount=amount,
+            accuracy=accuracy_under(
+                partial(_corrupt, name, amount),
+                classifier,
+                images,
+                labels,
+                preprocess=preprocess,
+                batch_size=batch_size,
+            ),
+        )
+        for name in amounts
+        for amount in amounts[name]
+    ]
+
+
+def _corrupt(name: str, amount: float, pixels: Tensor) -> Tensor:
+    return CORRUPTIONS[name](pixels, amount)
+
+
 def accuracy_under(
     corruption: Callable[[Tensor], Tensor],
     classifier: nn.Module,
@@ -69,4 +137,4 @@ def accuracy_under(
     worse = corruption(pixels)
     with scores_of_pixels(classifier, preprocess) as scores:
         right = [is_right(scores, *batch) for batch in in_batches(worse, labels, batch_size)]
-    return float(torch.cat(right).double().mean())
+    return float(torch.cat(right).cpu().double().mean())

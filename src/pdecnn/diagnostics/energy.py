@@ -13,6 +13,8 @@ from pdecnn.pde.layers import AbstractLayer, SymmetricLayer
 from pdecnn.pde.normalization import ChannelAffine
 
 EnergyOf = Callable[[Layers, State], Tensor]
+CURVES = ("norms", "raw", "centred", "printed_raw", "printed_centred")
+"""The fields of `EnergyCurves`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,6 @@ exactly 0 the slope of ReLU flips. So gradients are measured, not only states.
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from math import inf, isfinite
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch import Tensor
 from pdecnn.diagnostics.inputs import block_inputs
 from pdecnn.errors import ConfigError
 from pdecnn.networks.network import Network
+from pdecnn.networks.reversal import block_gradients, relative_error
 from pdecnn.pde.backprop import REVERSING_MODES
 from pdecnn.pde.block import Block
 from pdecnn.pde.grid import Grid
@@ -92,23 +92,6 @@ def network_reversibility(
     ]
 
 
-def relative_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """|found - expected| / |expected| of all tensors together, in float64; 0 where both are 0.
-
-    Infinite where only `expected` is 0, and where `found` is not finite.
-    """
-    pairs = list(zip(found, expected, strict=True))
-    difference = _norm([first.double() - second.double() for first, second in pairs])
-    if difference == 0:
-        return 0.0
-    size = _norm([second.double() for _, second in pairs])
-    return difference / size if isfinite(difference) and size > 0 else inf
-
-
-def _norm(tensors: Sequence[Tensor]) -> float:
-    return float(torch.stack([tensor.norm() for tensor in tensors]).norm()) if tensors else 0.0
-
-
 def _copy(block: Block, dtype: torch.dtype, *, backprop: str, grid_bits: int | None) -> Block:
     copy = Block(
         deepcopy(block.layers),
@@ -122,17 +105,7 @@ def _copy(block: Block, dtype: torch.dtype, *, backprop: str, grid_bits: int | N
 
 
 def _gradients(block: Block, features: Tensor, seed: int) -> list[Tensor]:
-    """Of the features, then of the weights."""
-    leaf = features.clone().requires_grad_()
-    with torch.enable_grad():
-        outputs = block(leaf)
+    """Of the features, then of the weights, for a random cotangent."""
     generator = torch.Generator().manual_seed(seed)
-    cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64)
-    leaves = [leaf, *block.parameters()]
-    gradients = torch.autograd.grad(
-        outputs, leaves, cotangent.to(outputs.device, outputs.dtype), allow_unused=True
-    )
-    return [
-        torch.zeros_like(weight) if gradient is None else gradient
-        for weight, gradient in zip(leaves, gradients, strict=True)
-    ]
+    cotangent = torch.randn(features.shape, generator=generator, dtype=torch.float64)
+    return block_gradients(block, features, cotangent)

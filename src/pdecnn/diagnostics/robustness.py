@@ -6,7 +6,7 @@ as resisted only if the clean image and every image on its way are classified ri
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -31,6 +31,10 @@ class AttackResult:
     attack: str
     accuracy: float
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Robustness:
@@ -41,18 +45,8 @@ class Robustness:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        return {
-            "clean_accuracy": self.clean_accuracy,
-            "results": [
-                {
-                    "epsilon": result.epsilon,
-                    "norm": result.norm,
-                    "attack": result.attack,
-                    "accuracy": result.accuracy,
-                }
-                for result in self.results
-            ],
-        }
+        results = [result.to_dict() for result in self.results]
+        return {"clean_accuracy": self.clean_accuracy, "results": results}
 
 
 def measure_robustness(
@@ -204,4 +198,4 @@ def _checkpointed(classifier: nn.Module) -> Iterator[None]:
 
 
 def _share(right: Tensor) -> float:
-    return float(right.double().mean())
+    return float(right.cpu().double().mean())

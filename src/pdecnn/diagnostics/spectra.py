@@ -4,6 +4,7 @@ Lanczos for symmetric matrices, Arnoldi for others, both from a fixed start, so 
 matrices give equal numbers; small matrices are written out and solved densely.
 """
 
+from cmath import sqrt as sqrt_complex
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -16,7 +17,7 @@ from pdecnn.diagnostics.jacobians import LinearMap, convolution_map
 from pdecnn.errors import DivergedError
 from pdecnn.pde.convolution import Convolution
 
-DENSE_SIZE = 400
+DENSE_SIZE = 1024
 """Up to this many columns a matrix is written out."""
 _RESTARTS = {"LM": 100, "LR": 10, "LI": 10}
 """Where Arnoldi seeks eigenvalues: of largest magnitude, real part, imaginary part; and how
@@ -45,6 +46,23 @@ class Spectrum:
     def largest_real_part(self) -> float:
         """max Re(lambda_i): positive where the linearised system grows."""
         return max((value.real for value in self.eigenvalues), default=0.0)
+
+    @property
+    def largest_imaginary_part(self) -> float:
+        """max Im(lambda_i), the highest frequency of the linearised system."""
+        return max((value.imag for value in self.eigenvalues), default=0.0)
+
+    def negated(self) -> "Spectrum":
+        """That of -A."""
+        return Spectrum(
+            eigenvalues=tuple(-value for value in self.eigenvalues), complete=self.complete
+        )
+
+    def square_roots(self) -> "Spectrum":
+        """Both square roots of each eigenvalue: the spectrum of [[0, I], [A, 0]]."""
+        roots = [sqrt_complex(value) for value in self.eigenvalues]
+        both = [sign * root for root in roots for sign in (1, -1)]
+        return _sorted_spectrum(both, self.complete)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,12 +8,14 @@ from torch import Tensor
 from pdecnn.diagnostics.growth import PERTURBATIONS, Growth, measure_growth
 from pdecnn.diagnostics.guarantees import guaranteed_bound
 from pdecnn.diagnostics.inputs import block_inputs
-from pdecnn.diagnostics.jacobians import layer_jacobian, plain_copy
+from pdecnn.diagnostics.jacobians import layer_jacobian, plain_copy, system_jacobian
 from pdecnn.diagnostics.local_bounds import local_stability
 from pdecnn.diagnostics.spectra import (
     DENSE_SIZE,
+    Spectrum,
     convolution_norm,
     largest_symmetric_eigenvalue,
+    spectrum,
 )
 from pdecnn.diagnostics.verdict import (
     StepStability,
@@ -24,7 +26,7 @@ from pdecnn.diagnostics.verdict import (
 )
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
-from pdecnn.pde.integrators import AbstractReversibleIntegrator, Layers, State
+from pdecnn.pde.integrators import AbstractReversibleIntegrator, Layers, Leapfrog, State, Verlet
 from pdecnn.pde.layers import AbstractLayer
 
 
@@ -94,7 +96,11 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
     layers = block.steps[index]
     size = tuple(state[0].shape[2:])
     own = [layer for layer in layers if isinstance(layer, AbstractLayer)]
-    sources = _sources(block, layers, state)
+    jacobians = [
+        layer_jacobian(layer, source)
+        for layer, source in zip(layers, _sources(block, layers, state), strict=True)
+    ]
+    spectra = tuple(spectrum(jacobian, dense_size=dense_size) for jacobian in jacobians)
     local = local_stability(block.integrator, layers, state, block.step_size, dense_size=dense_size)
     return StepStability(
         step_size=block.step_size,
@@ -104,11 +110,32 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
             convolution_norm(layer.convolution, size, dense_size=dense_size) for layer in own
         ),
         symmetric_eigenvalues=tuple(
-            largest_symmetric_eigenvalue(layer_jacobian(layer, source), dense_size=dense_size)
-            for layer, source in zip(layers, sources, strict=True)
+            largest_symmetric_eigenvalue(jacobian, dense_size=dense_size) for jacobian in jacobians
         ),
         amplification=None if local is None else local.amplification,
+        layer_spectra=spectra,
+        system_spectrum=_system_spectrum(block, state, index, spectra, dense_size),
     )
+
+
+def _system_spectrum(
+    block: Block, state: State, index: int, spectra: tuple[Spectrum, ...], dense_size: int
+) -> Spectrum | None:
+    """Of `system_jacobian`, found from matrices of half its size where it is a wave.
+
+    The eigenvalues of [[0, I], [J, 0]] are +-sqrt(lambda(J)), those of [[0, P], [-Q, 0]]
+    +-sqrt(-lambda(P Q)).
+    """
+    layers, integrator = block.steps[index], block.integrator
+    if isinstance(integrator, Leapfrog):
+        return spectra[0].square_roots()
+    if isinstance(integrator, Verlet):
+        first, second = layer_jacobian(layers[0], state[1]), layer_jacobian(layers[1], state[0])
+        return spectrum(first.after(second), dense_size=dense_size).negated().square_roots()
+    if integrator.reversible:
+        return spectrum(system_jacobian(block, state, step=index), dense_size=dense_size)
+    # Y' = F(Y) where there is one layer a step, and unknown where there are several.
+    return spectra[0] if len(spectra) == 1 else None
 
 
 def _sources(block: Block, layers: Layers, state: State) -> list[Tensor]:

@@ -21,7 +21,7 @@ from pdecnn.diagnostics.guarantees import (
     sufficient_linear_bound,
 )
 from pdecnn.diagnostics.jacobians import convolution_map
-from pdecnn.diagnostics.spectra import NormBounds, largest_eigenvalue
+from pdecnn.diagnostics.spectra import NormBounds, Spectrum, largest_eigenvalue
 from pdecnn.errors import DivergedError
 from pdecnn.pde.block import Block
 from pdecnn.pde.layers import AbstractLayer
@@ -53,6 +53,10 @@ class StepStability:
     """lambda_max((J + J^T)/2) of each layer; positive: F is not monotone here."""
     amplification: float | None
     """The largest |eigenvalue| found of the Jacobian of the step; None: not known."""
+    layer_spectra: tuple[Spectrum, ...]
+    """Of dF/dY of each layer, at what it is applied to."""
+    system_spectrum: Spectrum | None
+    """Of the Jacobian of the differential equation; None: the equation is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,7 @@ class EventWriter:
 
             self._writer = SummaryWriter(str(self._folder))
         for name, value in (report._asdict() | timing).items():
-            if name != "epoch":
+            if name != "epoch" and value is not None:
                 self._writer.add_scalar(name, value, report.epoch)
         self._writer.flush()
 

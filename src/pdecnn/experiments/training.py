@@ -230,9 +230,9 @@ def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener)
     signals.poll()
 
 
-def _json_number(value: float) -> float | None:
+def _json_number(value: float | None) -> float | None:
     """JSON has no infinity and no NaN; None stands for both."""
-    return value if isfinite(value) else None
+    return value if value is not None and isfinite(value) else None
 
 
 def _save(run: Run, trainer: Trainer) -> None:

@@ -18,7 +18,7 @@ from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weight
 
 TENSORS, PROGRESS = "state.safetensors", "state.json"
 FILES = (CONFIG, WEIGHTS, TENSORS, PROGRESS)
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
@@ -65,6 +65,7 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
         groups[group][name] = tensor
     _restore(trainer, groups, folder / TENSORS)
     trainer.progress = progress
+    trainer.guard.drift.switch(progress.checkpointed_blocks)
     trainer.loss_scale.value.fill_(progress.loss_scale)
     trainer.loss_scale.steps_since_change.fill_(progress.loss_scale_age)
 
@@ -95,6 +96,8 @@ def _read_progress(trainer: Trainer, path: Path) -> Progress:
             f"{path}: belongs to a training whose epochs do not have {trainer.steps_per_epoch} "
             f"batches"
         )
+    if not set(progress.checkpointed_blocks) <= set(trainer.guard.drift.watched):
+        raise CheckpointError(f"{path}: has switched blocks that this network does not reverse")
     return progress
 
 

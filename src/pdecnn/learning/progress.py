@@ -1,6 +1,6 @@
 """Where a training stands: what a checkpoint holds besides tensors."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pdecnn.checks import is_count, is_finite_number
@@ -34,22 +34,26 @@ class Progress:
     """The factor of the loss in float16."""
     loss_scale_age: int = 0
     """Steps since it last changed."""
+    reversal_error: float | None = None
+    """The gradient error of reversal as measured in the current epoch; None: it was not."""
+    checkpointed_blocks: list[int] = field(default_factory=list)
+    """Blocks that the drift guard has switched to mode 'checkpointed'."""
     stopped: str | None = None
     """Why the training is over: 'completed' or 'early_stopping'; None: it is not."""
 
     def to_dict(self) -> dict[str, Any]:
         """The counters as JSON values."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
 def progress_from_dict(values: object) -> Progress:
     """The progress of JSON values; unknown or missing keys and other types are errors."""
-    names = {field.name for field in fields(Progress)}
+    names = {entry.name for entry in fields(Progress)}
     if not isinstance(values, dict) or set(values) != names:
         raise CheckpointError("the progress has other fields than expected")
-    for field in fields(Progress):
-        if not _fits(field.type, values[field.name]):
-            raise CheckpointError(f"the progress cannot have {field.name}={values[field.name]!r}")
+    for entry in fields(Progress):
+        if not _fits(entry.type, values[entry.name]):
+            raise CheckpointError(f"the progress cannot have {entry.name}={values[entry.name]!r}")
     if values["loss_scale"] <= 0:
         raise CheckpointError("the progress has a loss scale of 0 or less")
     return Progress(**values)
@@ -60,4 +64,8 @@ def _fits(kind: object, value: object) -> bool:
         return is_count(value, 0, _LARGEST_COUNTER)
     if kind is float:
         return is_finite_number(value)
+    if kind == list[int]:
+        return isinstance(value, list) and all(is_count(index, 0) for index in value)
+    if kind == float | None:
+        return value is None or is_finite_number(value)
     return value in STOPPED

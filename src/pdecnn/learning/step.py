@@ -156,6 +156,16 @@ class TrainingStep:
             parts.append((fast_layout(features), self.labels[part]))
         return rate, parts
 
+    def next_images(self, number: int) -> tuple[Tensor, Tensor]:
+        """The first augmented images and labels of the next batch."""
+        _, parts = self._prepare()
+        images, labels = parts[0]
+        return images[:number], labels[:number]
+
+    def scaled_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """The loss as it is differentiated, without the regulariser."""
+        return self._measure(scores, labels)[0]
+
     def _gradient(self, batch: list[tuple[Tensor, Tensor]]) -> Gradient:
         gradients: list[Tensor] = []
         measures: list[Tensor] = []

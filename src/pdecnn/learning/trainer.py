@@ -14,6 +14,7 @@ from pdecnn.data.batches import training_batches
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.learning.capture import CapturedFunction, CapturedScores, capture, compiled_network
+from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
 from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network, evaluation_mode
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
@@ -60,6 +61,10 @@ class EpochReport(NamedTuple):
     validation_accuracy: float
     nonfinite_steps: int
     overflow_steps: int
+    reversal_error: float | None
+    """The gradient error of reversible blocks at the start of the epoch; None: not measured."""
+    checkpointed_blocks: int
+    """How many of them the drift guard has switched to 'checkpointed' so far."""
 
 
 class Trainer:
@@ -111,6 +116,7 @@ class Trainer:
             average=self.average,
             seed=seed,
         )
+        self.guard = TrainingGuard(network, config, config.precision, note)
         self._steps_left = 0
         self._launch: Callable[[], None] | None = None
         self._score: Callable[[Callable[[], None]], Tensor] | None = None
@@ -156,6 +162,8 @@ class Trainer:
         # A CPU is never waited for; a GPU is asked now and then only.
         interval = SYNCHRONIZE_INTERVAL if self.sums.is_cuda else 1
         self.begin_epoch()
+        if self.guard.is_due(self.progress):
+            self._look_at_reversal()
         batch = self.progress.batch
         while batch < self.steps_per_epoch:
             try:
@@ -168,6 +176,14 @@ class Trainer:
             if batch % interval == 0 or batch == self.steps_per_epoch:
                 self.synchronize()
             on_step()
+
+    def _look_at_reversal(self) -> None:
+        """Compare gradients on the first images to come; a switch means capturing anew."""
+        images, labels = self._step.next_images(NUM_PROBES)
+        loss = partial(self._step.scaled_loss, labels=labels)
+        if self.guard.look(self.progress, images, loss):
+            self._launch = self._score = None
+            self._tried_scores = False
 
     def begin_epoch(self) -> None:
         """Put the order and the learning rates of the current epoch on the device."""
@@ -290,6 +306,7 @@ class Trainer:
             progress.stopped = "early_stopping"
         sums = self.sums.tolist()
         self.sums.zero_()
+        reversal_error, progress.reversal_error = progress.reversal_error, None
         count = sums[5] or nan  # no figures for an epoch whose every step was skipped
         loss, data_loss, smoothness, decay, accuracy = (value / count for value in sums[:5])
         return EpochReport(
@@ -305,4 +322,6 @@ class Trainer:
             validation_accuracy=evaluation.accuracy,
             nonfinite_steps=progress.nonfinite_steps,
             overflow_steps=progress.overflow_steps,
+            reversal_error=reversal_error,
+            checkpointed_blocks=len(progress.checkpointed_blocks),
         )

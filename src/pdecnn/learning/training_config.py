@@ -1,9 +1,10 @@
-"""Every setting of a training, flat: those of the objective, schedule and optimiser and its own."""
+"""Every setting of a training, flat: of objective, schedule, optimiser and guard, and its own."""
 
 from dataclasses import dataclass
 
 from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import ConfigError
+from pdecnn.learning.guard import GuardConfig
 from pdecnn.learning.objective import ObjectiveConfig
 from pdecnn.learning.optimizer import OptimizerConfig
 from pdecnn.learning.precision import check_precision
@@ -11,7 +12,7 @@ from pdecnn.learning.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
+class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConfig):
     """How a network is trained."""
 
     epochs: int = 100
@@ -42,6 +43,7 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
         ObjectiveConfig.__post_init__(self)
         ScheduleConfig.__post_init__(self)
         OptimizerConfig.__post_init__(self)
+        GuardConfig.__post_init__(self)
         for name in ("epochs", "batch_size", "accumulation", "evaluation_batch_size"):
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
         for name in ("patience", "num_threads"):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pdecnn.diagnostics import block_reversibility, network_reversibility, reversal_errors
-from pdecnn.diagnostics.reversibility import relative_error
 from pdecnn.errors import ConfigError
+from pdecnn.networks.reversal import relative_error
 from tests.blocks import every_reversible, make_block, make_features
 from tests.gradients.test_kink_trap import features_with_zeros, fresh_block
 from tests.unit.learning.trainings import make_network

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pdecnn.diagnostics import block_stability, network_stability
+from pdecnn.diagnostics import block_stability, network_stability, spectrum, system_jacobian
 from pdecnn.diagnostics.verdict import VERDICTS
 from tests.blocks import (
     every_integrator,
@@ -206,6 +206,25 @@ def test_matrix_free_and_dense_agree(integrator):
     for low, exact in zip(free.norms, dense.norms, strict=True):
         assert low.lower <= exact.upper
         assert exact.lower <= low.upper
+
+
+@every_integrator
+@pytest.mark.parametrize("dense_size", [0, 1000], ids=["matrix-free", "dense"])
+def test_the_spectra_of_a_step_are_those_of_its_jacobians(integrator, dense_size):
+    """That of the system is found from smaller matrices where it is a wave."""
+    block = make_block(integrator, dimension=1, num_steps=2)
+    features = make_features(batch=1, dimension=1, size=(9,))
+    state = block.trajectory(features)[1]
+    found = block_stability(block, features, dense_size=dense_size, num_iterations=1).steps[1]
+    expected = spectrum(system_jacobian(block, state, step=1), dense_size=1000)
+    assert found.system_spectrum.radius == pytest.approx(expected.radius, rel=1e-6)
+    assert found.system_spectrum.complete == (dense_size > 0)
+    if dense_size:
+        for value in found.system_spectrum.eigenvalues:
+            # A zero of a wave is double and defective: known to a root of the rounding only.
+            assert min(abs(value - other) for other in expected.eigenvalues) <= 1e-6
+        assert len(found.system_spectrum.eigenvalues) == len(expected.eigenvalues)
+    assert len(found.layer_spectra) == integrator.layers_per_step
 
 
 @every_integrator

@@ -17,13 +17,21 @@ NUMBERS = ["best_accuracy", "loss_scale"]
 
 
 def test_every_field_is_tested_here():
-    assert sorted([*INTEGERS, *NUMBERS, "stopped"]) == sorted(field_names(Progress))
+    others = ["reversal_error", "checkpointed_blocks", "stopped"]
+    assert sorted([*INTEGERS, *NUMBERS, *others]) == sorted(field_names(Progress))
 
 
 @pytest.mark.parametrize("stopped", [None, "completed", "early_stopping"])
 def test_progress_comes_back_from_json(stopped):
     progress = Progress(
-        epoch=3, batch=2, step=11, best_accuracy=0.1 + 0.2, loss_scale=2.0**15, stopped=stopped
+        epoch=3,
+        batch=2,
+        step=11,
+        best_accuracy=0.1 + 0.2,
+        loss_scale=2.0**15,
+        reversal_error=None if stopped is None else 0.3,
+        checkpointed_blocks=[] if stopped is None else [0, 2],
+        stopped=stopped,
     )
     assert progress_from_dict(json.loads(json.dumps(progress.to_dict()))) == progress
 
@@ -69,3 +77,15 @@ def test_the_loss_scale_must_be_positive(value):
 def test_the_reason_must_be_a_known_one(value):
     with pytest.raises(CheckpointError, match="stopped"):
         progress_from_dict(Progress().to_dict() | {"stopped": value})
+
+
+@pytest.mark.parametrize("value", ["1", True, [1.0], math.nan, math.inf])
+def test_the_error_of_reversal_must_be_finite_or_none(value):
+    with pytest.raises(CheckpointError, match="reversal_error"):
+        progress_from_dict(Progress().to_dict() | {"reversal_error": value})
+
+
+@pytest.mark.parametrize("value", [None, 1, "0", [-1], [0.0], [True], {}])
+def test_switched_blocks_must_be_a_list_of_indices(value):
+    with pytest.raises(CheckpointError, match="checkpointed_blocks"):
+        progress_from_dict(Progress().to_dict() | {"checkpointed_blocks": value})

@@ -605,4 +605,7 @@ def test_backprop_modes_train_alike():
         for backprop in ("stored", "checkpointed", "reversible")
     )
     assert checkpointed == stored
-    assert reversible[0] == pytest.approx(stored[0], rel=1e-9)
+    assert reversible[0].reversal_error <= 1e-9
+    found, expected = reversible[0]._asdict(), stored[0]._asdict()
+    del found["reversal_error"], expected["reversal_error"]
+    assert found == pytest.approx(expected, rel=1e-9)

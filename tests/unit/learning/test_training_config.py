@@ -26,6 +26,7 @@ NAMES = {
     "box": "stencil",
     "schedule": "piecewize",
     "precision": "aut",
+    "reversal_guard": "swich",
 }
 # The recipe of Sec. 5 and docs/paper-map.md; the rest of the settings are off.
 RECIPE = {
@@ -56,6 +57,9 @@ RECIPE = {
     "num_threads": None,
     "time_limit_seconds": None,
     "max_nonfinite_steps": 0,
+    "reversal_guard": "switch",
+    "reversal_tolerance": 0.1,
+    "reversal_interval": 5,
 }
 NUMBERS = {
     # name: (values in range, values out of range)
@@ -68,6 +72,7 @@ NUMBERS = {
     "clip_norm": ([None, 1e-300, 1], [0, 0.0, -1]),
     "average_decay": ([None, 0.5, 1e-9], [0, 0.0, 1, 1.0, -0.5]),
     "time_limit_seconds": ([None, 1, 0.5], [0, 0.0, -1]),
+    "reversal_tolerance": ([1e-300, 1, 1e300], [0, 0.0, -1]),
 }
 COUNTS = {
     "epochs": ([1, 10**6], [0]),
@@ -77,6 +82,7 @@ COUNTS = {
     "max_nonfinite_steps": ([0, 10**6], []),
     "patience": ([None, 1, 10**6], [0]),
     "num_threads": ([None, 1, 10**6], [0]),
+    "reversal_interval": ([1, 10**6], [0]),
 }
 
 

@@ -1,0 +1,89 @@
+"""When a training looks at the gradients of reversible blocks, and what it does about them."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pdecnn.checks import check_count, check_positive
+from pdecnn.errors import unknown_name
+from pdecnn.learning.precision import autocast
+from pdecnn.learning.progress import Progress
+from pdecnn.networks.network import Network
+from pdecnn.networks.reversal import DriftGuard
+
+POLICIES = ("switch", "warn", "off")
+NUM_PROBES = 8
+"""Images of the probe batch: few, since deep networks are reversed for want of memory."""
+_ADVICE = "network.backprop=exact has no such error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardConfig:
+    """The drift guard; it has nothing to do unless blocks are in mode 'reversible'."""
+
+    reversal_guard: str = "switch"
+    """What happens where the gradient of a reversible block is too wrong: 'switch' (the block is
+    checkpointed from then on), 'warn' or 'off' (it is not measured)."""
+    reversal_tolerance: float = 0.1
+    """The relative error of a block's gradient from which on it is too wrong."""
+    reversal_interval: int = 5
+    """Epochs between two looks, the first one being before the first step."""
+
+    def __post_init__(self) -> None:
+        if self.reversal_guard not in POLICIES:
+            raise unknown_name("reversal_guard", self.reversal_guard, POLICIES)
+        tolerance = check_positive("reversal_tolerance", self.reversal_tolerance)
+        object.__setattr__(self, "reversal_tolerance", tolerance)
+        interval = check_count("reversal_interval", self.reversal_interval)
+        object.__setattr__(self, "reversal_interval", interval)
+
+
+class TrainingGuard:
+    """Measures the drift of a training's network when it is time to, and acts on it."""
+
+    def __init__(
+        self, network: Network, config: GuardConfig, precision: str, note: Callable[[str], None]
+    ) -> None:
+        self.config, self.note = config, note
+        self.drift = DriftGuard(network)
+        self.autocast = partial(autocast, precision, network.classifier.weight.device)
+
+    def is_due(self, progress: Progress) -> bool:
+        """Whether to look now: at the start of an epoch, every so many of them."""
+        return (
+            self.config.reversal_guard != "off"
+            and bool(self.drift.watched)
+            and progress.batch == 0
+            and progress.epoch % self.config.reversal_interval == 0
+        )
+
+    def look(self, progress: Progress, images: Tensor, loss: Callable[[Tensor], Tensor]) -> bool:
+        """Measure, say what is wrong, and switch blocks if asked to; whether any was."""
+        try:
+            errors = self.drift.measure(images, loss, autocast=self.autocast)
+        except torch.OutOfMemoryError:
+            self.note(
+                "there is not enough memory to measure the gradients of reversible blocks; they "
+                "are used as they are"
+            )
+            return False
+        # JSON has no infinity.
+        progress.reversal_error = min(max(errors.values()), sys.float_info.max)
+        tolerance, policy = self.config.reversal_tolerance, self.config.reversal_guard
+        wrong = [index for index, error in errors.items() if not error <= tolerance]
+        fresh = [index for index in wrong if index not in self.drift.switched]
+        for index in fresh:
+            action = "it is checkpointed from now on" if policy == "switch" else "it goes on"
+            self.note(
+                f"epoch {progress.epoch + 1}: the gradient of reversible block {index} is wrong by "
+                f"a relative {errors[index]:.2g} (tolerance {tolerance:g}): {action}; {_ADVICE}"
+            )
+        if policy != "switch" or not fresh:
+            return False
+        self.drift.switch(fresh)
+        progress.checkpointed_blocks = self.drift.switched
+        return True

@@ -1,0 +1,204 @@
+"""What `pdecnn diagnose` shows in the terminal."""
+
+import sys
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from pdecnn.diagnostics.coefficients import KINDS
+from pdecnn.diagnostics.diagnosis import BlockDiagnosis
+from pdecnn.diagnostics.energy import CURVES
+from pdecnn.diagnostics.growth import PERTURBATIONS
+from pdecnn.diagnostics.json_values import relative_change
+from pdecnn.experiments.diagnosis import Diagnosis
+
+_CURVE_NAMES = {
+    "norms": "|Y|",
+    "raw": "energy, stored states",
+    "centred": "energy, centred states",
+    "printed_raw": "eq. 12, stored states",
+    "printed_centred": "eq. 12, centred states",
+}
+_MOST_STEPS = 12
+_ROUNDING = 1e-12
+
+
+def print_diagnosis(
+    found: Diagnosis, files: Sequence[Path], console: Console | None = None
+) -> None:
+    """Verdicts in words, then a table for each part, and where the files are."""
+    console = console or make_console()
+    console.print(
+        f"{found.run}: {found.recipe}, {found.weights} weights ({found.num_weights:,}), measured "
+        f"on {found.num_images} test images",
+        soft_wrap=True,
+    )
+    for index, block in enumerate(found.blocks):
+        verdict = block.stability.verdict
+        console.print(f"\nBlock {index} is {verdict.name}.", style="bold")
+        console.print(f"{verdict.theorem[0].upper()}{verdict.theorem[1:]}: {verdict.reason}.")
+        for word, holds in (("Holds", True), ("Fails", False)):
+            statements = [a.statement for a in verdict.assumptions if a.holds == holds]
+            said = verdict.name == "measured" and not holds  # the reason names them
+            if statements and not said:
+                console.print(f"{word}: {'; '.join(statements)}.", style="dim")
+    sections = (
+        ("Step sizes and spectra", _stability_table(found.blocks), _STABILITY_NOTE),
+        ("Growth of perturbations (M of eq. 6)", _growth_table(found.blocks), _GROWTH_NOTE),
+        ("Energy along the blocks", _energy_table(found.blocks), _ENERGY_NOTE),
+        ("Running backwards", _reversal_table(found.blocks), _REVERSAL_NOTE),
+        ("The learned PDE: shares of the stencils", _pde_table(found.blocks), _PDE_NOTE),
+    )
+    for title, table, note in sections:
+        console.print(f"\n{title}", style="bold")
+        console.print(table)
+        console.print(note, style="dim")
+    print_files(console, files)
+
+
+def make_console() -> Console:
+    """As wide as the terminal, and wide enough elsewhere."""
+    width = None if sys.stdout.isatty() else 100
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def print_files(console: Console, files: Sequence[Path]) -> None:
+    """Where everything lies."""
+    if files:
+        names = ", ".join(path.name for path in files if path.suffix != ".svg")
+        console.print(f"\nin {files[0].parent}: {names}", soft_wrap=True)
+
+
+_STABILITY_NOTE = (
+    "dt: the actual step. guaranteed: up to here no step expands any distance; local: up to here "
+    "nothing grows at the first image (0: something grows at every step). factor: the largest that "
+    "a step multiplies a perturbation by. |K|: the largest norm of a convolution. Re, Im: of the "
+    "system's eigenvalues, the largest. sym: the largest eigenvalue of a layer's symmetric part "
+    "(> 0: not monotone)."
+)
+_GROWTH_NOTE = "The largest over all depths and images; worst: by power iteration, from below."
+_ENERGY_NOTE = "Means over the images; change: the largest of any image at any time."
+_REVERSAL_NOTE = "Relative errors against what is stored. What matters is the gradient."
+_PDE_NOTE = (
+    "change: how much coefficients differ from step to step (0: constant in time, 1.4: unrelated). "
+    "All coefficients are in coefficients.csv, the equations in pde.tex."
+)
+
+
+def _stability_table(blocks: Sequence[BlockDiagnosis]) -> Table:
+    table = _table(
+        "block",
+        "step",
+        "dt",
+        "guaranteed",
+        "local",
+        "factor",
+        "|K|",
+        "Re",
+        "Im",
+        "sym",
+        num_names=2,
+    )
+    for index, block in enumerate(blocks):
+        steps = block.stability.steps
+        if not steps:
+            table.add_row(str(index), "-", f"{block.block.step_size:g}", *["overflow"] * 7)
+        for place in _shown(len(steps)):
+            step = steps[place]
+            system = step.system_spectrum
+            table.add_row(
+                str(index),
+                str(place),
+                f"{block.block.step_size:g}",
+                _number(step.guaranteed_bound, none="none"),
+                _number(step.local_bound, none="unknown"),
+                _number(step.amplification, none="unknown"),
+                _number(max((norm.upper for norm in step.norms), default=None)),
+                _number(None if system is None else system.largest_real_part),
+                _number(None if system is None else system.largest_imaginary_part),
+                _number(max(step.symmetric_eigenvalues)),
+            )
+    return table
+
+
+def _growth_table(blocks: Sequence[BlockDiagnosis]) -> Table:
+    table = _table("block", "direction", *PERTURBATIONS, num_names=2)
+    for index, block in enumerate(blocks):
+        for backward in (False, True):
+            found = {
+                growth.perturbation: growth.constant
+                for growth in block.stability.growth
+                if growth.backward == backward
+            }
+            if found:
+                numbers = [_number(found[name]) for name in PERTURBATIONS]
+                table.add_row(str(index), "backwards" if backward else "forwards", *numbers)
+    return table
+
+
+def _energy_table(blocks: Sequence[BlockDiagnosis]) -> Table:
+    table = _table("block", "quantity", "start", "end", "change", num_names=2)
+    for index, block in enumerate(blocks):
+        for name in CURVES:
+            curve = getattr(block.energy, name)
+            if curve is not None:
+                mean = curve.mean(1)
+                change = f"{relative_change(curve):.2%}"
+                start, end = _number(float(mean[0])), _number(float(mean[-1]))
+                table.add_row(str(index), _CURVE_NAMES[name], start, end, change)
+        if block.energy.raw is None:
+            table.add_row(str(index), "no conserved energy is known", "-", "-", "-")
+    return table
+
+
+def _reversal_table(blocks: Sequence[BlockDiagnosis]) -> Table:
+    table = _table(
+        "block", "precision", "states", "gradient: features", "gradient: weights", num_names=2
+    )
+    for index, block in enumerate(blocks):
+        for errors in block.reversibility:
+            table.add_row(
+                str(index),
+                str(errors.dtype).removeprefix("torch."),
+                f"{errors.reconstruction:.1e}",
+                f"{errors.feature_gradient:.1e}",
+                f"{errors.weight_gradient:.1e}",
+            )
+        if not block.reversibility:
+            table.add_row(str(index), "cannot be run backwards", "-", "-", "-")
+    return table
+
+
+def _pde_table(blocks: Sequence[BlockDiagnosis]) -> Table:
+    table = _table("block", *KINDS, "change", num_names=1)
+    for index, block in enumerate(blocks):
+        shares, changes = block.coefficients.shares, block.coefficients.changes
+        change = max(changes.values())
+        table.add_row(str(index), *(f"{shares[kind]:.1%}" for kind in KINDS), f"{change:.2g}")
+    return table
+
+
+def _shown(num_steps: int) -> list[int]:
+    """All steps, or first and last ones of many."""
+    if num_steps <= _MOST_STEPS:
+        return list(range(num_steps))
+    half = _MOST_STEPS // 2
+    return [*range(half), *range(num_steps - half, num_steps)]
+
+
+def _table(*names: str, num_names: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place < num_names else "right")
+    return table
+
+
+def _number(value: float | None, none: str = "-") -> str:
+    if value is None:
+        return none
+    if abs(value) < _ROUNDING:
+        return "0"
+    return "any" if value == inf else f"{value:.3g}"

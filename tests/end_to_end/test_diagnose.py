@@ -1,0 +1,101 @@
+"""`pdecnn diagnose` and `pdecnn attack` as people use them."""
+
+import json
+from time import monotonic
+
+import pytest
+
+import pdecnn
+from tests.runs import call, command, small_config
+
+FILES = ("diagnosis.json", "spectra.csv", "coefficients.csv", "pde.tex")
+FIGURES = ("stability", "growth", "energy", "reversibility", "learned_pde")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    config = small_config(network__channels=[4, 4], training__epochs=1)
+    return pdecnn.train(config, output=tmp_path_factory.mktemp("run") / "run", device="cpu")
+
+
+@pytest.fixture
+def run_command(capsys, monkeypatch):
+    return lambda *arguments: call(capsys, monkeypatch, *arguments)
+
+
+def test_diagnose_prints_tables_and_leaves_files(run_command, run):
+    done = run_command("diagnose", run.folder)
+    assert (done.code, done.stderr) == (0, "")
+    assert "Block 0 is " in done.stdout
+    there = {path.name for path in (run.folder / "diagnosis").iterdir()}
+    figures = {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
+    assert there == {*FILES, *figures}
+
+
+def test_diagnose_prints_one_json_object(run_command, run, tmp_path):
+    done = run_command("diagnose", run.folder, "--json", "--weights", "last", "--output", tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.count("\n") == 1
+    assert json.loads(done.stdout) == json.loads((tmp_path / "diagnosis.json").read_text())
+
+
+def test_attack_prints_tables_and_leaves_files(run_command, run):
+    done = run_command("attack", run.folder, "--epsilon", "0.1", "--images", "20")
+    assert (done.code, done.stderr) == (0, "")
+    assert "of 20 test images right" in done.stdout
+    there = {path.name for path in (run.folder / "attack").iterdir()}
+    assert there == {"attack_linf.json", "attack_linf.png", "attack_linf.svg"}
+
+
+def test_attack_prints_one_json_object(run_command, run, tmp_path):
+    options = ("--epsilon", "0.5", "--epsilon", "0.2", "--norm", "l2", "--images", "20")
+    done = run_command("attack", run.folder, *options, "--json", "--output", tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    values = json.loads(done.stdout)
+    assert values == json.loads((tmp_path / "attack_l2.json").read_text())
+    assert [(entry["epsilon"], entry["attack"]) for entry in values["results"]] == [
+        (0.2, "fgsm"),
+        (0.2, "pgd"),
+        (0.5, "fgsm"),
+        (0.5, "pgd"),
+    ]
+    for fast, projected in zip(values["results"][::2], values["results"][1::2], strict=True):
+        assert projected["accuracy"] <= fast["accuracy"] <= values["clean_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["diagnose", "nowhere"], 5, "not a run directory"),
+        (["diagnose", "RUN", "--weights", "worst"], 2, "weights must be one of best, last"),
+        (["diagnose", "RUN", "--device", "tpu"], 2, "unknown device 'tpu'"),
+        (["attack", "RUN", "--norm", "l1"], 2, "unknown norm 'l1'"),
+        (["attack", "RUN", "--epsilon", "-1"], 2, "epsilon must be a number of at least 0"),
+        (["attack", "RUN", "--epsilon", "nan"], 2, "epsilon must be a number of at least 0"),
+        (["attack", "RUN", "--images", "0"], 2, "num_images must be a whole number"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(run_command, run, arguments, code, message):
+    done = run_command(*(run.folder if part == "RUN" else part for part in arguments))
+    assert done.code == code
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_demos_run_is_diagnosed_in_under_a_minute(tmp_path):
+    """The network of `pdecnn train`, as another process; its accuracy does not matter here."""
+    trained = command(
+        "train", "--quiet", "--output", "run", "--set", "training.epochs=2", cwd=tmp_path
+    )
+    assert trained.code == 0, trained.stderr
+    begin = monotonic()
+    done = command("diagnose", "run", "--json", cwd=tmp_path)
+    seconds = monotonic() - begin
+    assert done.code == 0, done.stderr
+    values = json.loads(done.stdout)
+    assert values["recipe"] == "hamiltonian_digits"
+    assert len(values["blocks"]) == 2
+    spectra = [step["system"] for block in values["blocks"] for step in block["stability"]["steps"]]
+    assert all(spectrum["complete"] for spectrum in spectra)
+    assert seconds < 60

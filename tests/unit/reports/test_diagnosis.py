@@ -1,0 +1,296 @@
+"""What a diagnosis and an attack leave behind and show."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from math import inf
+
+import pytest
+import torch
+from matplotlib.image import AxesImage
+from matplotlib.text import Text
+from rich.console import Console
+
+from pdecnn.data.digits import read_digits
+from pdecnn.diagnostics import AttackResult, CorruptionResult, diagnose_network
+from pdecnn.diagnostics.corruptions import AMOUNTS
+from pdecnn.errors import ConfigError
+from pdecnn.experiments.diagnosis import AttackReport, Diagnosis
+from pdecnn.reports.diagnosis import print_diagnosis
+from pdecnn.reports.diagnosis_figures import (
+    draw_energy,
+    draw_growth,
+    draw_reversibility,
+    draw_stability,
+)
+from pdecnn.reports.diagnosis_files import write_attack, write_diagnosis
+from pdecnn.reports.pde_figure import draw_pde
+from pdecnn.reports.robustness import print_attack
+from pdecnn.reports.robustness_figure import draw_robustness
+from pdecnn.reports.style import journal_style
+from tests.unit.learning.trainings import make_network
+
+FIGURES = ("stability", "growth", "energy", "learned_pde")
+
+
+def make_diagnosis(dynamics="hamiltonian", **overrides):
+    options = {"channels": (4, 4, 4), "num_steps": 2, **overrides}
+    network = make_network(dynamics, **options)
+    images = network.preprocess(read_digits().test.images[:2, :, :5, :5])
+    return wrap(diagnose_network(network, images, num_iterations=2), network.num_weights)
+
+
+def wrap(blocks, num_weights=100):
+    return Diagnosis(
+        run="runs/digits-1",
+        recipe="hamiltonian_digits",
+        weights="best",
+        num_images=2,
+        num_weights=num_weights,
+        blocks=tuple(blocks),
+    )
+
+
+def make_report(norm="linf"):
+    results = [
+        AttackResult(epsilon=epsilon, norm=norm, attack=name, accuracy=0.9 - strength * epsilon)
+        for epsilon in (0.05, 0.1)
+        for name, strength in (("fgsm", 2), ("pgd", 4))
+    ]
+    corruptions = [
+        CorruptionResult(corruption=name, amount=amount, accuracy=0.7)
+        for name, amounts in AMOUNTS.items()
+        for amount in amounts
+    ]
+    return AttackReport(
+        run="runs/digits-1",
+        recipe="hamiltonian_digits",
+        weights="best",
+        num_images=360,
+        clean_accuracy=0.95,
+        results=tuple(results),
+        corruptions=tuple(corruptions),
+    )
+
+
+@pytest.fixture(scope="module")
+def waves():
+    torch.manual_seed(0)
+    return make_diagnosis()
+
+
+@pytest.fixture(scope="module")
+def written(waves, tmp_path_factory):
+    return write_diagnosis(waves, tmp_path_factory.mktemp("diagnosis") / "new" / "folder")
+
+
+def shown(printer, *arguments):
+    stream = io.StringIO()
+    console = Console(file=stream, width=100, highlight=False, markup=False, emoji=False)
+    printer(*arguments, console=console)
+    return stream.getvalue()
+
+
+def read_rows(path):
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def texts_of(figure):
+    return [text.get_text() for text in figure.findobj(Text) if text.get_text()]
+
+
+def test_every_file_is_there(written):
+    names = [
+        f"{name}.{suffix}" for name in (*FIGURES, "reversibility") for suffix in ("png", "svg")
+    ]
+    tables = ["diagnosis.json", "spectra.csv", "coefficients.csv", "pde.tex"]
+    assert [path.name for path in written] == [*tables, *names]
+    assert all(path.stat().st_size > 500 for path in written)
+
+
+def test_the_json_is_the_diagnosis(waves, written):
+    assert json.loads(written[0].read_text()) == waves.to_dict()
+
+
+def test_the_spectra_are_all_eigenvalues(waves, written):
+    rows = read_rows(written[1])
+    step = waves.blocks[1].stability.steps[1]
+    found = [
+        complex(float(row["real"]), float(row["imaginary"]))
+        for row in rows
+        if (row["block"], row["step"], row["of"]) == ("1", "1", "system")
+    ]
+    assert tuple(found) == step.system_spectrum.eigenvalues
+    assert {row["of"] for row in rows} == {"layer 0", "layer 1", "system"}
+
+
+def test_the_coefficients_are_all_of_them(waves, written):
+    rows = read_rows(written[2])
+    # Two blocks of two steps with two operators from 2 to 2 channels: 9 terms, and a source.
+    assert len(rows) == 2 * 2 * 2 * (2 * 2 * 9 + 2)
+    operator = waves.blocks[0].coefficients.steps[1][0]
+    place = next(k for k, term in enumerate(operator.terms) if term == (2, 0))
+    (found,) = [
+        row
+        for row in rows
+        if (row["block"], row["step"], row["operator"], row["output"], row["input"])
+        == ("0", "1", "0", "1", "0")
+        and row["derivative"] == "xx"
+    ]
+    assert float(found["coefficient"]) == float(operator.derivatives[1, 0, place])
+    assert found["kind"] == "diffusion"
+    sources = [float(row["coefficient"]) for row in rows if row["kind"] == "source"]
+    assert sources[:2] == operator.source.tolist()
+
+
+def test_the_latex_has_an_equation_for_each_step(written):
+    text = written[3].read_text()
+    assert text.count(r"\begin{aligned}") == text.count("% Block ") == 4
+    assert text.count("{") == text.count("}")
+    assert r"\partial_t Y &=" in text
+    assert "coefficients.csv" in text
+
+
+def test_a_parabolic_network_has_no_figure_of_reversal(tmp_path):
+    found = make_diagnosis("parabolic", channels=(4, 4))
+    names = {path.name for path in write_diagnosis(found, tmp_path)}
+    assert "reversibility.png" not in names
+    assert "cannot be run backwards" in shown(print_diagnosis, found, [])
+
+
+def test_the_same_diagnosis_gives_the_same_bytes(waves, written, tmp_path):
+    again = write_diagnosis(waves, tmp_path)
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_one_line(waves, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be written .*; choose another --output"):
+        write_diagnosis(waves, tmp_path / "file" / "folder")
+
+
+def test_the_terminal_has_verdicts_and_every_table(waves, written):
+    text = shown(print_diagnosis, waves, written)
+    for index, block in enumerate(waves.blocks):
+        assert f"Block {index} is {block.stability.verdict.name}." in text
+    assert "Theorem 2 is false" in text
+    assert "no normalisation;" in text
+    assert "Holds: the layer is F_sym (eq. 7);" in text
+    for heading in (
+        "Step sizes and spectra",
+        "Growth of perturbations",
+        "Energy along the blocks",
+        "Running backwards",
+        "The learned PDE",
+    ):
+        assert heading in text
+    for word in ("guaranteed", "local", "backwards", "bfloat16", "convection", "diagnosis.json"):
+        assert word in text
+    assert all(len(line) <= 100 for line in text.splitlines()[:-1])
+
+
+def test_guaranteed_bounds_and_energies_are_shown():
+    found = make_diagnosis("parabolic", normalization="none", step_size=0.01, channels=(4, 4))
+    text = shown(print_diagnosis, found, [])
+    assert "Block 0 is guaranteed." in text
+    assert "no step expands the distance of any two features" in text
+    assert "energy, stored states" in text
+    bound = found.blocks[0].stability.steps[0].guaranteed_bound
+    assert f"{bound:.3g}" in text
+
+
+def test_many_steps_are_shortened():
+    found = make_diagnosis("second_order", channels=(2, 2), num_steps=14)
+    rows = re.findall(r"^0 +(\d+) +1 ", shown(print_diagnosis, found, []), flags=re.MULTILINE)
+    assert [int(row) for row in rows] == [*range(6), *range(8, 14)]
+    with journal_style():
+        assert any("steps 0 to 13" in text for text in texts_of(draw_pde(found.blocks)))
+
+
+def overflow(found):
+    """As where the features left the range of numbers."""
+    block = found.blocks[0]
+    stability = replace(
+        block.stability,
+        steps=(),
+        growth=tuple(
+            replace(growth, constants=(1.0, inf, inf)) for growth in block.stability.growth
+        ),
+    )
+    energy = replace(block.energy, norms=block.energy.norms * torch.tensor([[1.0], [inf], [inf]]))
+    errors = tuple(replace(errors, weight_gradient=inf) for errors in block.reversibility)
+    changed = replace(block, stability=stability, energy=energy, reversibility=errors)
+    return replace(found, blocks=(changed, *found.blocks[1:]))
+
+
+def test_overflow_is_shown_and_written_as_null(waves, tmp_path):
+    found = overflow(waves)
+    assert "overflow" in shown(print_diagnosis, found, [])
+    values = json.loads(write_diagnosis(found, tmp_path)[0].read_text())
+    block = values["blocks"][0]
+    assert block["stability"]["steps"] == []
+    assert block["stability"]["growth"][0]["constants"] == [1.0, None, None]
+    assert block["energy"]["norms"]["mean"][1:] == [None, None]
+    assert block["reversibility"][0]["weight_gradient"] is None
+
+
+def test_figures_say_what_they_show(waves):
+    with journal_style():
+        stability = texts_of(draw_stability(waves.blocks))
+        growth = texts_of(draw_growth(waves.blocks))
+        energy = texts_of(draw_energy(waves.blocks))
+        reversal = texts_of(draw_reversibility(waves.blocks))
+        pde = texts_of(draw_pde(waves.blocks))
+    assert f"block 1: {waves.blocks[1].stability.verdict.name}" in stability
+    assert "guaranteed bound: none" in stability
+    assert {"worst, forwards", "noise, backwards", "random, forwards"} <= set(growth)
+    assert "no conserved energy is known" in energy
+    assert {"float64", "float32", "bfloat16", "gradient of the weights"} <= set(reversal)
+    assert {"∂xx", "∂xxyy", "reaction", "higher order", "block 1"} <= set(pde)
+
+
+@pytest.mark.parametrize(("dimension", "terms"), [(1, 3), (3, 27)])
+def test_signals_and_volumes_have_pictures_too(dimension, terms):
+    network = make_network(channels=(4, 4), num_steps=1, dimension=dimension)
+    images = torch.randn(1, 1, *(4,) * dimension)
+    blocks = diagnose_network(network, images, num_iterations=1)
+    with journal_style():
+        figure = draw_pde(blocks)
+    assert len(figure.findobj(AxesImage)) == terms
+
+
+def test_an_attack_is_shown_and_written(tmp_path):
+    report = make_report()
+    files = write_attack(report, tmp_path / "attack")
+    assert [path.name for path in files] == [
+        "attack_linf.json",
+        "attack_linf.png",
+        "attack_linf.svg",
+    ]
+    assert json.loads(files[0].read_text()) == report.to_dict()
+    text = shown(print_attack, report, files)
+    assert "95.00% of 360 test images right" in text
+    assert re.search(r"^0\.1 +70\.00% +50\.00%$", text, flags=re.MULTILINE)
+    assert "every image an attack tries" in text
+    for name in AMOUNTS:
+        assert name in text
+    assert "attack_linf.json" in text
+
+
+def test_the_norms_do_not_overwrite_each_other(tmp_path):
+    for norm in ("linf", "l2"):
+        write_attack(make_report(norm), tmp_path)
+    assert {path.suffix for path in tmp_path.glob("attack_l2.*")} == {".json", ".png", ".svg"}
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_the_curves_start_at_the_clean_accuracy():
+    with journal_style():
+        figure = draw_robustness(make_report())
+    for axes in figure.axes:
+        for line in axes.lines:
+            assert line.get_xdata()[0] == 0
+            assert line.get_ydata()[0] == 0.95
+    assert {"FGSM", "PGD", "epsilon (linf)"} <= set(texts_of(figure))
