@@ -45,7 +45,7 @@ def test_parts_are_named_with_commas_or_one_by_one(tmp_path):
     ("content", "code", "words"),
     [
         ('{"format_version": 1, "parts": {}}', 5, "has format 1"),
-        ('{"format_version": 2, "parts": {"steps": {}}}', 5, "damaged"),
+        ('{"format_version": 3, "parts": {"steps": {}}}', 5, "damaged"),
         (None, 2, "cannot be used"),
     ],
 )
