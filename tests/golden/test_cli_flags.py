@@ -1,5 +1,7 @@
 """The commands and flags are a promise: growth is a decision, made by changing this list."""
 
+from pathlib import Path
+
 from typer.main import get_command
 
 from pdecnn.cli import app
@@ -18,6 +20,10 @@ COMMANDS = {
     """,
     "recipes": "--json --debug",
     "models": "--json --debug",
+    "data": "",
+    "data list": "--json --debug",
+    "data download": "NAME --output DIR --url VALUE --quiet --debug",
+    "data verify": "NAME --data DIR --debug",
     "bench": "--only PARTS... --output DIR --quick --device VALUE --json --debug",
 }
 DEFAULTS = {
@@ -25,6 +31,8 @@ DEFAULTS = {
     "evaluate": {"split": "test", "weights": "best", "device": "auto"},
     "predict": {"top": 3, "weights": "best", "device": "auto"},
     "reproduce": {"device": "auto"},
+    "data download": {"output": Path("data")},
+    "data verify": {"data": Path("data")},
     "bench": {"device": "auto"},
 }
 
@@ -39,24 +47,30 @@ def described(parameter):
     return f"{' '.join(parameter.opts)} {parameter.metavar or 'VALUE'}{many}"
 
 
+def commands(command, name=""):
+    """The command and those under it, by what one types."""
+    found = {name: command}
+    for key, inner in getattr(command, "commands", {}).items():
+        found |= commands(inner, f"{name} {key}".strip())
+    return found
+
+
 def test_commands_and_flags_are_frozen():
-    root = get_command(app)
-    found = {"": root.params} | {name: c.params for name, c in root.commands.items()}
-    assert list(found) == list(COMMANDS)
+    found = {name: command.params for name, command in commands(get_command(app)).items()}
+    assert sorted(found) == sorted(COMMANDS)
     for name, parameters in found.items():
         assert " ".join(map(described, parameters)) == " ".join(COMMANDS[name].split()), name
         assert not any(parameter.secondary_opts for parameter in parameters)
 
 
 def test_defaults_are_frozen():
-    for name, command in get_command(app).commands.items():
+    for name, command in commands(get_command(app)).items():
         defaults = {p.name: p.default for p in command.params if p.default not in (None, False)}
         assert defaults == DEFAULTS.get(name, {}), name
 
 
 def test_every_command_and_flag_says_what_it_does():
-    root = get_command(app)
-    for command in [root, *root.commands.values()]:
+    for command in commands(get_command(app)).values():
         assert command.help
         assert "\n" not in command.help.strip()
         for parameter in command.params:
