@@ -9,7 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
+from pdecnn.errors import (
+    BadFilesError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+)
 from pdecnn.experiments.signals import Interrupted
 
 EXIT_CODES: dict[type[Exception], int] = {
@@ -380,7 +386,9 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         code, message = _explain(error)
-        print("pdecnn:", *message.splitlines(), file=sys.stderr)  # one line, whatever it quotes
+        # One line, whatever it quotes; but a report of bad files has one for each.
+        lines = [message] if isinstance(error, BadFilesError) else message.splitlines()
+        print("pdecnn:", *lines, file=sys.stderr)
         sys.exit(code)
 
 

@@ -11,8 +11,8 @@ from tests.unit.data import test_cifar, test_stl10
 
 
 def test_the_names():
-    assert DATASETS == ("digits", "stl10", "cifar10", "cifar100")
-    assert [name for name in DATASETS if needs_folder(name)] == ["stl10", "cifar10", "cifar100"]
+    assert DATASETS == ("digits", "stl10", "cifar10", "cifar100", "images", "arrays")
+    assert [name for name in DATASETS if not needs_folder(name)] == ["digits"]
 
 
 def test_the_digits_need_no_folder():

@@ -23,7 +23,7 @@ def activation_bytes(network: Network, batch: ImageSet, *, warm_up: bool = True)
     On a GPU the first batch makes the libraries take workspaces, which are not meant:
     `warm_up` runs one before, not needed if a network of the same widths just ran.
     """
-    images = fast_layout(network.preprocess(batch.images))
+    images = fast_layout(network.preprocess(batch.images[:]))
     found = _activation_bytes_or_none(network.train(), images, batch.labels, warm_up)
     network.zero_grad()
     if found is None:

@@ -1,0 +1,135 @@
+"""Named arrays in a file or folder, without pickle: .npz, .safetensors, or a folder of .npy."""
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from pdecnn.data.stored_images import LARGEST_IN_MEMORY
+from pdecnn.errors import DataError
+
+Array = npt.NDArray[Any]
+KINDS = ".npz, .safetensors or a folder of .npy files"
+# On a damaged file the readers raise nearly anything.
+_BAD_FILE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    MemoryError,
+    SyntaxError,
+    zipfile.BadZipFile,
+    zlib.error,
+    SafetensorError,
+)
+
+
+class ArrayFiles:
+    """The arrays of a file or folder by name; those of a folder stay on the disk."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        if not place.exists():
+            raise DataError(f"{place}: no such file or folder; pass {KINDS}")
+        self.is_folder = place.is_dir()
+        if not self.is_folder and place.suffix not in (".npz", ".safetensors"):
+            raise DataError(f"{place}: is none of the kinds that are read; pass {KINDS}")
+        with self._reading(place):
+            self.names = self._find_names()
+        if not self.is_folder:
+            self._check_size()
+
+    def path(self, name: str) -> str:
+        """How an error calls an array."""
+        return str(self.place / f"{name}.npy") if self.is_folder else f"{self.place}: array {name}"
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array, from its header alone."""
+        with self._reading(self.place):
+            if self.is_folder:
+                return self._open(name).shape
+            if self.place.suffix == ".safetensors":
+                with safe_open(self.place, framework="np") as file:
+                    return tuple(file.get_slice(name).get_shape())
+            with zipfile.ZipFile(self.place) as archive, archive.open(f"{name}.npy") as stream:
+                version = np.lib.format.read_magic(stream)
+                read = (
+                    np.lib.format.read_array_header_1_0
+                    if version == (1, 0)
+                    else np.lib.format.read_array_header_2_0
+                )
+                shape: tuple[int, ...] = read(stream)[0]
+                return shape
+
+    def read(self, name: str) -> Array:
+        """The array of that name, which must be there."""
+        with self._reading(self.place):
+            if self.is_folder:
+                return self._open(name)
+            if self.place.suffix == ".safetensors":
+                with safe_open(self.place, framework="np") as file:
+                    tensor: Array = file.get_tensor(name)
+                    return tensor
+            with np.load(self.place, allow_pickle=False) as arrays:
+                array: Array = arrays[name]
+                return array
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """What `class_names.txt` of a folder, or the texts `class_names` of a file say."""
+        if self.is_folder:
+            path = self.place / "class_names.txt"
+            if not path.is_file():
+                return None
+            with self._reading(path):
+                lines = path.read_text(encoding="utf-8").splitlines()
+            return tuple(line.strip() for line in lines if line.strip())
+        if "class_names" not in self.names:
+            return None
+        names = self.read("class_names")
+        if names.ndim != 1 or names.dtype.kind != "U":
+            raise DataError(f"{self.path('class_names')} must be a list of texts")
+        return tuple(names.tolist())
+
+    def _open(self, name: str) -> Array:
+        array: Array = np.load(self.place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        return array
+
+    def _find_names(self) -> set[str]:
+        if self.is_folder:
+            return {path.stem for path in self.place.glob("*.npy")}
+        if self.place.suffix == ".safetensors":
+            with safe_open(self.place, framework="np") as file:
+                return set(file.keys())
+        with np.load(self.place, allow_pickle=False) as arrays:
+            return set(arrays.files)
+
+    def _check_size(self) -> None:
+        """Refuse what would not fit in memory before any of it is unpacked."""
+        size = self.place.stat().st_size
+        if self.place.suffix == ".npz":
+            with zipfile.ZipFile(self.place) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+        if size > LARGEST_IN_MEMORY:
+            raise DataError(
+                f"{self.place}: unpacks to {size:,} bytes, more than {LARGEST_IN_MEMORY:,}; save "
+                f"each array as a .npy file in one folder, from which it can be read bit by bit"
+            )
+
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except _BAD_FILE as error:
+            if isinstance(error, DataError):
+                raise
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(
+                f"{path}: cannot be read as arrays ({reason}); save it again, without objects"
+            ) from error
