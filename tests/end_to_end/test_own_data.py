@@ -1,7 +1,10 @@
 """Data of one's own, as a user trains on it."""
 
 import json
+import runpy
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.image_folders import write_folder
@@ -9,6 +12,14 @@ from tests.runs import call, fingerprint
 
 SETTINGS = ("data.size=16", "network.channels=[4,4]", "training.epochs=2", "training.batch_size=8")
 SMALL = tuple(part for setting in SETTINGS for part in ("--set", setting))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def write_example(path, example, function, number):
+    """What an example makes, in smaller numbers."""
+    module = runpy.run_path(str(EXAMPLES / f"{example}.py"))
+    x, y = module[function](number, seed=0)
+    np.savez(path, x=x, y=y, class_names=np.array(module["CLASSES"]))
 
 
 @pytest.fixture
@@ -131,3 +142,68 @@ def test_five_hundred_mixed_images_are_learned(commands, tmp_path):
     options = ("--set", "data.size=32", "--set", "training.epochs=3", "--output", "run")
     assert commands("train", "hamiltonian_images", "--data", "data", *options).code == 0
     assert json.loads(commands("evaluate", "run").stdout)["accuracy"] > 0.9
+
+
+def test_arrays_of_other_dimensions_are_refused(commands, tmp_path):
+    x, y = np.zeros((40, 3, 8, 8), np.uint8), np.arange(40) % 2
+    np.savez(tmp_path / "pictures.npz", x=x, y=y)
+    done = commands("train", "parabolic_volumes", "--data", "pictures.npz")
+    assert done.code == 2
+    assert "2 dimensions after samples and channels, the network 3" in done.stderr
+    done = commands("train", "parabolic_images", "--data", "pictures.npz")
+    assert done.code == 3
+    assert "--set data.name=arrays" in done.stderr
+    arrays = ("--set", "data.name=arrays", "--output", "run", *SMALL)
+    assert commands("train", "parabolic_images", "--data", "pictures.npz", *arrays).code == 0
+
+
+def test_a_run_on_signals_is_like_any_other(commands, tmp_path):
+    """Evaluated, resumed and drawn; image files it cannot take are refused."""
+    write_example(tmp_path / "chirps.npz", "chirps", "make_signals", 80)
+    options = ("--set", "network.channels=[4,4]", "--set", "training.epochs=2", "--output", "run")
+    done = commands("train", "hamiltonian_signals", "--data", "chirps.npz", *options)
+    assert done.code == 0, done.stderr
+    evaluated = json.loads(commands("evaluate", "run").stdout)
+    assert list(evaluated["per_class"]) == ["tone", "rising", "falling", "warble"]
+    done = commands("predict", "run", "image.png")
+    assert done.code == 2
+    assert "takes 1D arrays" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("recipe", "example", "number"),
+    [("signals", ("chirps", "make_signals"), 100), ("volumes", ("rotations", "make_videos"), 60)],
+)
+def test_the_figures_of_signals_and_volumes_are_drawn(recipe, example, number, capsys, tmp_path):
+    import pdecnn
+    from pdecnn.reports import draw_run_figures
+
+    write_example(tmp_path / "data.npz", *example, number)
+    settings = {"network.channels": [4, 4], "training.epochs": 1, "training.batch_size": 8}
+    config = pdecnn.recipe(f"parabolic_{recipe}").with_settings(
+        settings | {"data.folder": str(tmp_path / "data.npz")}
+    )
+    run = pdecnn.train(config, output=tmp_path / "run")
+    assert {path.stem for path in draw_run_figures(run)} == {
+        "convergence",
+        "confusion",
+        "predictions",
+    }
+
+
+LEARNED = {
+    "signals": ("chirps", "make_signals", 800, 10),
+    "volumes": ("rotations", "make_videos", 480, 8),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian", "second_order"])
+@pytest.mark.parametrize("kind", LEARNED)
+def test_signals_and_volumes_are_learned(kind, dynamics, commands, tmp_path):
+    """Over 90 % of four classes on the test part, within a minute on one core."""
+    example, function, number, epochs = LEARNED[kind]
+    write_example(tmp_path / "data.npz", example, function, number)
+    options = ("--set", f"training.epochs={epochs}", "--output", "run", "--json", "--quiet")
+    done = commands("train", f"{dynamics}_{kind}", "--data", "data.npz", *options)
+    assert json.loads(done.stdout)["test"]["accuracy"] > 0.9

@@ -4,6 +4,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,8 @@ class ArrayFiles:
             if self.place.suffix == ".safetensors":
                 with safe_open(self.place, framework="np") as file:
                     return tuple(file.get_slice(name).get_shape())
-            with zipfile.ZipFile(self.place) as archive, archive.open(f"{name}.npy") as stream:
-                version = np.lib.format.read_magic(stream)
-                read = (
-                    np.lib.format.read_array_header_1_0
-                    if version == (1, 0)
-                    else np.lib.format.read_array_header_2_0
-                )
-                shape: tuple[int, ...] = read(stream)[0]
-                return shape
+            with zipfile.ZipFile(self.place) as archive:
+                return _zipped_header(archive, name)[0]
 
     def read(self, name: str) -> Array:
         """The array of that name, which must be there."""
@@ -77,9 +71,14 @@ class ArrayFiles:
                 with safe_open(self.place, framework="np") as file:
                     tensor: Array = file.get_tensor(name)
                     return tensor
-            with np.load(self.place, allow_pickle=False) as arrays:
-                array: Array = arrays[name]
-                return array
+            with zipfile.ZipFile(self.place) as archive:
+                shape, dtype = _zipped_header(archive, name)
+                # Numpy would take the memory that a header asks for before it reads on.
+                if prod(shape) * dtype.itemsize > archive.getinfo(f"{name}.npy").file_size:
+                    raise ValueError(f"{name} is shorter than its header says")
+                with archive.open(f"{name}.npy") as stream:
+                    array: Array = np.lib.format.read_array(stream, allow_pickle=False)
+                    return array
 
     def class_names(self) -> tuple[str, ...] | None:
         """What `class_names.txt` of a folder, or the texts `class_names` of a file say."""
@@ -107,8 +106,9 @@ class ArrayFiles:
         if self.place.suffix == ".safetensors":
             with safe_open(self.place, framework="np") as file:
                 return set(file.keys())
-        with np.load(self.place, allow_pickle=False) as arrays:
-            return set(arrays.files)
+        with zipfile.ZipFile(self.place) as archive:
+            members = archive.namelist()
+        return {name.removesuffix(".npy") for name in members if name.endswith(".npy")}
 
     def _check_size(self) -> None:
         """Refuse what would not fit in memory before any of it is unpacked."""
@@ -133,3 +133,16 @@ class ArrayFiles:
             raise DataError(
                 f"{path}: cannot be read as arrays ({reason}); save it again, without objects"
             ) from error
+
+
+def _zipped_header(
+    archive: zipfile.ZipFile, name: str
+) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Shape and dtype of an array in a .npz file."""
+    with archive.open(f"{name}.npy") as stream:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
+        return shape, dtype

@@ -77,7 +77,7 @@ def signals(dynamics: str) -> RunConfig:
         recipe=name,
         network=model_config(name),
         data=DataConfig(name="arrays", flip=False, standardize="dataset"),
-        training=TrainingConfig(epochs=20, batch_size=32),
+        training=TrainingConfig(epochs=15, batch_size=16),
     )
 
 
@@ -88,7 +88,7 @@ def volumes(dynamics: str) -> RunConfig:
         recipe=name,
         network=model_config(name),
         data=DataConfig(name="arrays", flip=False, standardize="dataset"),
-        training=TrainingConfig(epochs=20, batch_size=32),
+        training=TrainingConfig(epochs=15, batch_size=16),
     )
 
 

@@ -30,7 +30,7 @@ DATA_SETS: dict[str, dict[str, Any]] = {
     "cifar100": {"channels": (32, 64, 128, 256), "num_classes": 100},
     # Data of one's own; a run takes channels and classes from the data.
     "images": {"channels": (16, 32, 64, 64), "num_classes": 2},
-    "signals": {"channels": (16, 32, 32), "in_channels": 1, "num_classes": 2, "dimension": 1},
+    "signals": {"channels": (16, 32, 32, 32), "in_channels": 1, "num_classes": 2, "dimension": 1},
     "volumes": {"channels": (8, 16, 16), "in_channels": 1, "num_classes": 2, "dimension": 3},
 }
 
