@@ -87,6 +87,10 @@ def train(
         Path | None,
         typer.Option("--from", metavar="RUN|FOLDER", help="Start from these weights."),
     ] = None,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option("--freeze", metavar="PARTS", help="Leave opening, blocks or both untrained."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run where it stopped.")
     ] = False,
@@ -101,7 +105,13 @@ def train(
     from pdecnn.reports.console import ConsoleListener
 
     config, folder = experiments.resolve_run(
-        recipe, output=output, data=data, seed=seed, assignments=settings or [], resume=resume
+        recipe,
+        output=output,
+        data=data,
+        seed=seed,
+        freeze=_names("--freeze", freeze),
+        assignments=settings or [],
+        resume=resume,
     )
     listener = experiments.Listener() if quiet else ConsoleListener(to_stderr=as_json)
     run = experiments.train(

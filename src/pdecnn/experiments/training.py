@@ -112,7 +112,10 @@ def _prepare(
         listener.note(warning)
     network = make_network(config, splits.train)
     if config.initial is not None and not run.checkpoints:
+        fresh = network.classifier.weight.detach().clone()
         take_weights(network, weights_folder(config.initial))
+        if torch.equal(network.classifier.weight, fresh):
+            listener.note(f"other classes than in {config.initial}: the classifier starts anew")
     trainer = Trainer(
         network.to(device),
         config.training,

@@ -15,6 +15,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.data.stored_images import StoredImages
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.learning.capture import CapturedFunction, CapturedScores, capture, compiled_network
+from pdecnn.learning.freezing import freeze_, training_mode_
 from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network, evaluation_mode
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
@@ -93,6 +94,7 @@ class Trainer:
         self.note = note
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
+        freeze_(network, config.freeze)
         self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=config)
         self.average = None if config.average_decay is None else deepcopy(network)
         self.progress = Progress()
@@ -196,7 +198,7 @@ class Trainer:
                 ]
             )
         )
-        self.network.train()
+        training_mode_(self.network, self.config.freeze)
         if step.collect_weights():
             self._launch = None  # what was captured trains others
         self._steps_left = self.steps_per_epoch - progress.batch

@@ -9,27 +9,18 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.data.stored_images import StoredImages
 from pdecnn.errors import DataError
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
+from tests.unit.learning.test_capture import gpu_trainer
 from tests.unit.learning.trainings import (
     assert_same_bits,
     digits,
     make_network,
     make_trainer,
+    on_disk,
     run,
     snapshot,
 )
 
 SETTINGS = {"accumulation": 5, "average_decay": 0.9, "clip_norm": 1.0}
-
-
-def on_disk(image_set):
-    images = image_set.images
-    stored = StoredImages(
-        lambda place: images[place].clone(),
-        torch.arange(len(images)),
-        image_shape=tuple(images.shape[1:]),
-        dtype=images.dtype,
-    )
-    return replace(image_set, images=stored)
 
 
 def as_floats(image_set):
@@ -99,3 +90,37 @@ def test_an_image_that_cannot_be_read_any_more_ends_the_training():
     sets = (ImageSet(images=broken, labels=train.labels, class_names=train.class_names), validation)
     with pytest.raises(DataError, match=r"a\.png"):
         run(make_trainer(sets=sets))
+
+
+# Of dynamo's own making.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_the_compiled_step_finds_its_batch():
+    """What a graph is captured from, compiled here without a GPU."""
+    eager = make_trainer(make_network("parabolic"), accumulation=2)
+    compiled = make_trainer(make_network("parabolic"), accumulation=2, sets=stored_sets())
+    torch._dynamo.reset()
+    for trainer in (eager, compiled):
+        trainer._step.gated = True
+        trainer.begin_epoch()
+    with compiled._step.compiled("aot_eager"):
+        compiled.step()
+        compiled.step()
+    eager.step()
+    eager.step()
+    assert_same_bits(snapshot(compiled), snapshot(eager))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+def test_a_captured_training_from_the_disk_is_that_from_memory():
+    """One graph finds its images in the whole set, the other in the place of a batch."""
+    notes = []
+    found = []
+    for stored in (False, True):
+        trainer = gpu_trainer(notes=notes, precision="float32", stored=stored)
+        found.append(run(trainer))
+        assert trainer.captured
+    assert not notes
+    for held, read in zip(*found, strict=True):
+        assert read.data_loss == pytest.approx(held.data_loss, rel=1e-4)
+        assert read.validation_accuracy == pytest.approx(held.validation_accuracy, abs=0.02)
