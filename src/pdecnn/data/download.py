@@ -32,7 +32,7 @@ def download(
         raise ConfigError("downloads need pooch; install it with `pip install pooch`") from error
     pooch.get_logger().setLevel(logging.ERROR)
     try:
-        path = pooch.retrieve(
+        pooch.retrieve(
             url=url or published.url,
             known_hash=f"sha256:{published.sha256}",
             fname=published.archive,
@@ -46,7 +46,7 @@ def download(
             f"{url or published.url}: could not be fetched ({_reason(error)}); nothing was "
             f"written to {folder}: try again, or fetch it by hand and pass its folder as --data"
         ) from error
-    return Path(path)
+    return folder / published.archive
 
 
 class _Download:

@@ -110,16 +110,16 @@ class _Scan:
     def _is_usable(self, path: Path) -> bool:
         """Whether it may be opened: a pipe would wait for ever, a link may lead anywhere."""
         try:
-            target = path.resolve(strict=True)
-            mode = target.stat().st_mode
+            target = Path(os.path.realpath(path, strict=True))
+            status = target.stat()
         except OSError as error:
             self.complaints[path] = f"cannot be read ({error.strerror})"
             return False
         if not target.is_relative_to(self.inside):
             self.complaints[path] = "is a link out of the folder, which is not followed"
-        elif not stat.S_ISREG(mode):
+        elif not stat.S_ISREG(status.st_mode):
             self.complaints[path] = "is no regular file"
-        elif target.stat().st_size == 0:
+        elif status.st_size == 0:
             self.complaints[path] = "is empty"
         return path not in self.complaints
 

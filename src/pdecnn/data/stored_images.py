@@ -16,7 +16,7 @@ _MOST_WORKERS = 16
 
 def num_workers() -> int:
     """How many threads read images: one a core. What they read does not depend on it."""
-    return min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
+    return min(os.cpu_count() or 1, _MOST_WORKERS)
 
 
 class StoredImages:

@@ -1,6 +1,7 @@
 """Promise 15, against an HTTP server on this machine: whole, as published, or not there."""
 
 import hashlib
+import json
 import resource
 import sys
 import threading
@@ -16,6 +17,7 @@ from pdecnn.data.download import download, verify
 from pdecnn.data.registry import read_dataset
 from pdecnn.errors import ConfigError, DataError
 from tests.published_data import write_archive, write_version
+from tests.runs import call
 
 
 @pytest.fixture
@@ -152,6 +154,26 @@ def test_verify_counts_what_is_unpacked(published, tmp_path):
     (folder / "data_batch_1.bin").write_bytes(content[:-3073])
     with pytest.raises(DataError, match="99 training and 20 test images instead of 100 and 20"):
         verify("cifar10", tmp_path)
+
+
+def test_from_the_command_line(published, server, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = call(capsys, monkeypatch, "data", "list")
+    assert done.stdout.splitlines()[2].split()[:2] == ["cifar10", "CIFAR-10"]
+    values = json.loads(call(capsys, monkeypatch, "data", "list", "--json").stdout)
+    assert values["cifar10"]["sha256"] == published.sha256
+    for quiet in ([], ["--quiet"]):
+        done = call(capsys, monkeypatch, "data", "download", "cifar10", *quiet)
+        assert (done.code, done.stdout, done.stderr) == (0, f"data/{CIFAR10.archive}\n", "")
+    done = call(capsys, monkeypatch, "data", "verify", "cifar10")
+    assert done.code == 0
+    assert done.stdout.endswith("as published\n")
+    server.manner = "cut"
+    done = call(capsys, monkeypatch, "data", "download", "cifar10", "--output", "other")
+    assert done.code == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert call(capsys, monkeypatch, "data", "verify", "cifar10", "--data", "other").code == 3
+    assert call(capsys, monkeypatch, "data", "download", "mnist").code == 2
 
 
 def test_the_reason_of_a_failure_is_short():

@@ -133,6 +133,7 @@ def damaged(tmp_path):
     Image.new("RGB", (8, 8)).save(outside)
     bad("across/link.png", "link out of the folder").symlink_to(outside)
     bad("across/broken.png", "cannot be read").symlink_to(root / "nowhere.png")
+    bad("across/loop.png", "cannot be read").symlink_to(root / "across" / "loop.png")
     bad("down/folder", "link to a folder").symlink_to(tmp_path)
     os.mkfifo(bad("down/pipe.png", "no regular file"))
     bad("empty", "holds no image").mkdir()
