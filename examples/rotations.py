@@ -3,7 +3,8 @@
     python examples/rotations.py
     pdecnn train hamiltonian_volumes --data rotations.npz
 
-The third axis is time. No single picture tells the classes apart: only the motion does.
+The first axis is time. No picture tells left from right or a turn from its opposite: only the
+motion does.
 """
 
 import argparse

@@ -40,7 +40,8 @@ class ArrayFiles:
         if not place.exists():
             raise DataError(f"{place}: no such file or folder; pass {KINDS}")
         self.is_folder = place.is_dir()
-        if not self.is_folder and place.suffix not in (".npz", ".safetensors"):
+        is_known = place.is_file() and place.suffix in (".npz", ".safetensors")
+        if not self.is_folder and not is_known:
             raise DataError(f"{place}: is none of the kinds that are read; pass {KINDS}")
         with self._reading(place):
             self.names = self._find_names()
@@ -102,7 +103,7 @@ class ArrayFiles:
 
     def _find_names(self) -> set[str]:
         if self.is_folder:
-            return {path.stem for path in self.place.glob("*.npy")}
+            return {path.stem for path in self.place.glob("*.npy") if path.is_file()}
         if self.place.suffix == ".safetensors":
             with safe_open(self.place, framework="np") as file:
                 return set(file.keys())

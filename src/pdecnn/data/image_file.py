@@ -40,6 +40,9 @@ def read_image(path: Path | str, channels: int, size: tuple[int, int] | None = N
 
 
 def _decode(image: Image.Image, mode: str, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+    if size is not None:
+        # A JPEG can be decoded at a half, a quarter or an eighth, still covering the size.
+        image.draft(None, (max(size), max(size)))
     upright = ImageOps.exif_transpose(image)
     if upright.mode == "I;16":
         # Pillow would clip at 255 instead, which turns nearly every pixel white.

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -126,7 +127,7 @@ class _Scan:
     def read_all(
         self,
         paths: list[Path],
-        read: "partial[Tensor]",
+        read: Callable[[Path], Tensor],
         shape: tuple[int, ...],
         stream: bool,
     ) -> Tensor | StoredImages:

@@ -1,6 +1,7 @@
 """Arrays of one's own in one, two and three dimensions, from every kind of file."""
 
 import io
+import os
 import pickle
 import zipfile
 
@@ -226,6 +227,15 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(array_files, "LARGEST_IN_MEMORY", 100_000)
     with pytest.raises(DataError, match=r"unpacks to .* more than 100,000; save each array as a"):
         read_arrays(path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "data.npz")
+    with pytest.raises(DataError, match="is none of the kinds"):
+        read_arrays(tmp_path / "data.npz")
+    os.mkfifo(tmp_path / "x.npy")
+    with pytest.raises(DataError, match="neither an array x"):
+        read_arrays(tmp_path)
 
 
 def test_files_of_other_kinds_are_refused(tmp_path):

@@ -91,6 +91,20 @@ def test_an_image_shrinks_by_averages_and_grows_linearly(tmp_path):
     assert (grown - wanted).abs().max() <= 1
 
 
+@pytest.mark.parametrize("shape", [(480, 640), (301, 200), (64, 64), (40, 90)])
+def test_a_jpeg_decoded_small_is_the_picture(shape, tmp_path):
+    """Compared with all of it decoded, then averaged; smooth, so that nothing is lost by JPEG."""
+    rows, columns = np.mgrid[0 : shape[0], 0 : shape[1]]
+    pixels = np.stack([rows / shape[0], columns / shape[1], rows / rows.max()], 2) * 250
+    image = Image.fromarray(pixels.astype(np.uint8))
+    image.save(tmp_path / "image.jpg", quality=95)
+    image.save(tmp_path / "image.png")
+    found = read_image(tmp_path / "image.jpg", 3, (32, 32)).int()
+    wanted = read_image(tmp_path / "image.png", 3, (32, 32)).int()
+    assert (found - wanted).abs().max() <= 6
+    assert (found - wanted).abs().float().mean() <= 1.5
+
+
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "I;16", "rotated"])
 def test_every_mode_shows_the_same_picture(mode, tmp_path):
     grey = stripes(np.random.default_rng(0), vertical=True, height=32, width=32).mean(2)
