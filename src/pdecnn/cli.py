@@ -37,7 +37,7 @@ app = typer.Typer(
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 DataOption = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="The folder that holds the data set.")
+    Path | None, typer.Option("--data", metavar="DIR", help="The folder or file of the data set.")
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -84,9 +84,15 @@ def _find_parts(files: ArrayFiles) -> dict[str, tuple[str, str]]:
 
 
 def _class_names(files: ArrayFiles) -> tuple[str, ...]:
-    largest = max(int(_labels(files, y).max()) for _, y in _find_parts(files).values())
+    labels = [_labels(files, y) for _, y in _find_parts(files).values()]
+    largest, num_samples = max(int(part.max()) for part in labels), sum(map(len, labels))
     names = files.class_names()
     if names is None:
+        if largest >= num_samples:  # one number astray would make a classifier of millions
+            raise DataError(
+                f"{files.place}: has the label {largest} among {num_samples} samples; number the "
+                f"classes 0, 1, 2, ..."
+            )
         names = tuple(str(label) for label in range(largest + 1))
     if len(names) <= max(largest, 1):
         raise DataError(

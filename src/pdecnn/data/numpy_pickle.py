@@ -7,25 +7,12 @@ what it puts in their place are classes of its own: numpy itself is never called
 
 import io
 import pickle
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from pdecnn.errors import DataError
-
-# On a damaged file the unpickler raises nearly anything.
-_BAD_PICKLE = (
-    pickle.UnpicklingError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    TypeError,
-    ValueError,
-)
 
 
 def read_pickle(content: bytes, path: str) -> dict[str, Any]:
@@ -35,7 +22,8 @@ def read_pickle(content: bytes, path: str) -> dict[str, Any]:
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
             raise ValueError("it is no dictionary of named values")
         return {key: _plain(entry) for key, entry in value.items()}
-    except _BAD_PICKLE as error:
+    # On a damaged file an unpickler raises nearly anything, struct.error and KeyError included.
+    except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
             f"{path}: cannot be read as a pickle of arrays and lists ({reason}); fetch it again "
@@ -57,11 +45,12 @@ class _Array:
     def __init__(self, *_: object) -> None:
         self.shape: object = None
         self.content: object = None
+        self.by_columns: object = False
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, self.shape, dtype, is_fortran, self.content = state
-        if not isinstance(dtype, _Dtype) or dtype.code != "u1" or is_fortran:
-            raise ValueError("an array in it is not of bytes by rows")
+        _, self.shape, dtype, self.by_columns, self.content = state
+        if not isinstance(dtype, _Dtype) or dtype.code not in ("u1", "|u1"):
+            raise ValueError("an array in it is not of bytes")
 
     def to_numpy(self) -> npt.NDArray[np.uint8]:
         content = self.content
@@ -69,7 +58,8 @@ class _Array:
             content = content.encode("latin1")
         if not isinstance(content, bytes) or not isinstance(self.shape, tuple):
             raise ValueError("an array in it has no content")
-        return np.frombuffer(content, np.uint8).reshape(self.shape)
+        order: Literal["F", "C"] = "F" if self.by_columns else "C"
+        return np.frombuffer(content, np.uint8).reshape(self.shape, order=order)
 
 
 _KNOWN: dict[tuple[str, str], type] = {

@@ -142,6 +142,7 @@ BAD = {
     "too few labels": ({"x": make(), "y": LABELS[:-1]}, "each image needs one label"),
     "fractions": ({"x": make(), "y": LABELS + 0.5}, "whole numbers from 0 on"),
     "negative labels": ({"x": make(), "y": LABELS - 1}, "whole numbers from 0 on"),
+    "a label astray": ({"x": make(), "y": LABELS * 10**17}, "number the classes 0, 1, 2"),
     "a table of labels": ({"x": make(), "y": LABELS[:, None]}, r"found int64 of shape \(30, 1\)"),
     "one class": ({"x": make(), "y": LABELS * 0}, "at least 2 classes"),
     "no samples": ({"x": make()[:0], "y": LABELS[:0]}, "whole numbers from 0 on"),

@@ -31,6 +31,11 @@ def test_what_this_python_writes_comes_back(protocol):
     assert np.array_equal(read_pickle(content, "file")["data"], PIXELS)
 
 
+def test_an_array_by_columns_comes_back():
+    content = pickle.dumps({"data": np.asfortranarray(PIXELS)}, protocol=4)
+    assert np.array_equal(read_pickle(content, "file")["data"], PIXELS)
+
+
 class Payload:
     def __init__(self, function, *arguments):
         self.call = (function, arguments)
