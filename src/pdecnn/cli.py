@@ -10,7 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
+from pdecnn.errors import (
+    BadFilesError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+)
 from pdecnn.experiments.signals import Interrupted
 
 EXIT_CODES: dict[type[Exception], int] = {
@@ -32,7 +38,7 @@ app = typer.Typer(
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 DataOption = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="The folder that holds the data set.")
+    Path | None, typer.Option("--data", metavar="DIR", help="The folder or file of the data set.")
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -82,6 +88,10 @@ def train(
         Path | None,
         typer.Option("--from", metavar="RUN|FOLDER", help="Start from these weights."),
     ] = None,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option("--freeze", metavar="PARTS", help="Leave opening, blocks or both untrained."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run where it stopped.")
     ] = False,
@@ -96,7 +106,13 @@ def train(
     from pdecnn.reports.console import ConsoleListener
 
     config, folder = experiments.resolve_run(
-        recipe, output=output, data=data, seed=seed, assignments=settings or [], resume=resume
+        recipe,
+        output=output,
+        data=data,
+        seed=seed,
+        freeze=_names("--freeze", freeze),
+        assignments=settings or [],
+        resume=resume,
     )
     listener = experiments.Listener() if quiet else ConsoleListener(to_stderr=as_json)
     run = experiments.train(
@@ -340,6 +356,68 @@ def _names(option: str, texts: list[str] | None) -> list[str]:
     return names
 
 
+data_app = typer.Typer(
+    help="List, fetch and check the data sets of the paper.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(data_app, name="data")
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="stl10, cifar10 or cifar100.")]
+
+
+@data_app.command("list")
+def list_data(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """List the data sets that can be fetched."""
+    del debug
+    from pdecnn.data.registry import PUBLISHED
+
+    if as_json:
+        _print_json({name: versions[0].describe() for name, versions in PUBLISHED.items()})
+        return
+    from pdecnn.reports.console import print_published
+
+    print_published()
+
+
+@data_app.command("download")
+def download_data(
+    name: NameArgument,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="DIR", help="The folder for the archive.")
+    ] = Path("data"),
+    url: Annotated[
+        str | None, typer.Option("--url", help="Another address of the same archive.")
+    ] = None,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Fetch the published archive of a data set, which training reads as it is."""
+    del debug
+    from contextlib import nullcontext
+
+    from pdecnn.data.download import download
+    from pdecnn.reports.console import download_bar
+
+    with nullcontext() if quiet else download_bar(name) as progress:
+        path = download(name, output, url=url, progress=progress)
+    print(path)
+
+
+@data_app.command("verify")
+def verify_data(
+    name: NameArgument,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where it lies.")] = Path(
+        "data"
+    ),
+    debug: DebugOption = False,
+) -> None:
+    """Check that a data set is as published."""
+    del debug
+    from pdecnn.data.download import verify
+
+    print(verify(name, data))
+
+
 @app.command()
 def bench(
     only: Annotated[
@@ -402,7 +480,9 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         code, message = _explain(error)
-        print("pdecnn:", *message.splitlines(), file=sys.stderr)  # one line, whatever it quotes
+        # One line, whatever it quotes; but a report of bad files has one for each.
+        lines = [message] if isinstance(error, BadFilesError) else message.splitlines()
+        print("pdecnn:", *lines, file=sys.stderr)
         sys.exit(code)
 
 

@@ -12,6 +12,10 @@ class DataError(ValueError):
     """A data file, image or label cannot be used."""
 
 
+class BadFilesError(DataError):
+    """Files of a folder cannot be used: a line for the folder, then one for each of them."""
+
+
 class CheckpointError(ValueError):
     """A saved network or run is missing, damaged, or belongs to something else."""
 

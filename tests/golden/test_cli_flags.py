@@ -1,5 +1,7 @@
 """The commands and flags are a promise: growth is a decision, made by changing this list."""
 
+from pathlib import Path
+
 from typer.main import get_command
 
 from pdecnn.cli import app
@@ -7,8 +9,8 @@ from pdecnn.cli import app
 COMMANDS = {
     "": "--version",
     "train": """
-        [RECIPE] --data DIR --output RUN --seed VALUE --set KEY=VALUE... --from RUN|FOLDER --resume
-        --device VALUE --quiet --json --debug
+        [RECIPE] --data DIR --output RUN --seed VALUE --set KEY=VALUE... --from RUN|FOLDER
+        --freeze PARTS... --resume --device VALUE --quiet --json --debug
     """,
     "evaluate": "RUN --data DIR --split VALUE --weights VALUE --device VALUE --json --debug",
     "predict": "RUN IMAGE... --top VALUE --weights VALUE --device VALUE --json --debug",
@@ -23,6 +25,10 @@ COMMANDS = {
     """,
     "recipes": "--json --debug",
     "models": "--json --debug",
+    "data": "",
+    "data list": "--json --debug",
+    "data download": "NAME --output DIR --url VALUE --quiet --debug",
+    "data verify": "NAME --data DIR --debug",
     "bench": "--only PARTS... --output DIR --quick --device VALUE --json --debug",
 }
 DEFAULTS = {
@@ -32,6 +38,8 @@ DEFAULTS = {
     "reproduce": {"device": "auto"},
     "diagnose": {"weights": "best", "device": "auto"},
     "attack": {"norm": "linf", "weights": "best", "device": "auto"},
+    "data download": {"output": Path("data")},
+    "data verify": {"data": Path("data")},
     "bench": {"device": "auto"},
 }
 
@@ -46,24 +54,30 @@ def described(parameter):
     return f"{' '.join(parameter.opts)} {parameter.metavar or 'VALUE'}{many}"
 
 
+def commands(command, name=""):
+    """The command and those under it, by what one types."""
+    found = {name: command}
+    for key, inner in getattr(command, "commands", {}).items():
+        found |= commands(inner, f"{name} {key}".strip())
+    return found
+
+
 def test_commands_and_flags_are_frozen():
-    root = get_command(app)
-    found = {"": root.params} | {name: c.params for name, c in root.commands.items()}
-    assert list(found) == list(COMMANDS)
+    found = {name: command.params for name, command in commands(get_command(app)).items()}
+    assert sorted(found) == sorted(COMMANDS)
     for name, parameters in found.items():
         assert " ".join(map(described, parameters)) == " ".join(COMMANDS[name].split()), name
         assert not any(parameter.secondary_opts for parameter in parameters)
 
 
 def test_defaults_are_frozen():
-    for name, command in get_command(app).commands.items():
+    for name, command in commands(get_command(app)).items():
         defaults = {p.name: p.default for p in command.params if p.default not in (None, False)}
         assert defaults == DEFAULTS.get(name, {}), name
 
 
 def test_every_command_and_flag_says_what_it_does():
-    root = get_command(app)
-    for command in [root, *root.commands.values()]:
+    for command in commands(get_command(app)).values():
         assert command.help
         assert "\n" not in command.help.strip()
         for parameter in command.params:

@@ -42,7 +42,7 @@ NAMES = {
 MODELS = [
     f"{dynamics}_{data_set}"
     for dynamics in ("hamiltonian", "parabolic", "resnet", "second_order")
-    for data_set in ("cifar10", "cifar100", "digits", "stl10")
+    for data_set in ("cifar10", "cifar100", "digits", "images", "signals", "stl10", "volumes")
 ]
 SETTINGS = """
     channels in_channels num_classes layer integrator num_steps step_size activation normalization
@@ -77,7 +77,7 @@ def test_every_public_class_and_function_is_documented(module_name):
 def test_models_are_frozen():
     # Other tests may register models of their own.
     assert set(MODELS) <= set(pdecnn.list_models())
-    assert len(MODELS) == 16
+    assert len(MODELS) == 28
 
 
 def test_settings_of_a_network_are_frozen():

@@ -1,21 +1,25 @@
 """Readers, splits, batches and augmentation of images (Section 5)."""
 
+from pdecnn.data.arrays import read_arrays
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.batches import epoch_order, evaluation_batches, training_batches
 from pdecnn.data.cifar import read_cifar10, read_cifar100
 from pdecnn.data.digits import read_digits
 from pdecnn.data.image_file import read_image
+from pdecnn.data.image_folder import read_image_folder
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.random_numbers import cpu_generator, random_bits, stable_seed, uniform_integers
 from pdecnn.data.registry import DATASETS, find_dataset, needs_folder, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
 from pdecnn.data.stl10 import read_stl10
+from pdecnn.data.stored_images import StoredImages
 
 __all__ = [
     "DATASETS",
     "Augmentation",
     "DataSet",
     "ImageSet",
+    "StoredImages",
     "balanced_fraction",
     "balanced_split",
     "cpu_generator",
@@ -24,11 +28,13 @@ __all__ = [
     "find_dataset",
     "needs_folder",
     "random_bits",
+    "read_arrays",
     "read_cifar10",
     "read_cifar100",
     "read_dataset",
     "read_digits",
     "read_image",
+    "read_image_folder",
     "read_stl10",
     "stable_seed",
     "training_batches",

@@ -16,11 +16,12 @@ MAX_PIXELS = 50_000_000
 _MODES = {1: "L", 3: "RGB"}
 
 
-def read_image(path: Path | str, channels: int) -> Tensor:
+def read_image(path: Path | str, channels: int, size: tuple[int, int] | None = None) -> Tensor:
     """The image as uint8 (channels, height, width), upright, grey for 1 channel, RGB for 3.
 
     Transparency is dropped, 16-bit values keep their high byte, and an animation is its first
-    picture.
+    picture. With a `size` (height, width) it is scaled to cover that, by averages if it shrinks
+    and linearly if it grows, and its middle is kept.
     """
     if channels not in _MODES:
         raise DataError(f"image files have 1 or 3 channels, but the network takes {channels}")
@@ -30,7 +31,7 @@ def read_image(path: Path | str, channels: int) -> Tensor:
             with Image.open(stream, formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise Image.DecompressionBombError
-                pixels = _decode(image, _MODES[channels])
+                pixels = _decode(image, _MODES[channels], size)
     # On a damaged file the decoders raise nearly anything, struct.error and KeyError included.
     except Exception as error:
         raise DataError(f"{path}: {_complaint(error)}") from error
@@ -38,7 +39,10 @@ def read_image(path: Path | str, channels: int) -> Tensor:
     return tensor.unsqueeze(0) if channels == 1 else tensor.permute(2, 0, 1).contiguous()
 
 
-def _decode(image: Image.Image, mode: str) -> npt.NDArray[np.uint8]:
+def _decode(image: Image.Image, mode: str, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+    if size is not None:
+        # A JPEG can be decoded at a half, a quarter or an eighth, still covering the size.
+        image.draft(None, (max(size), max(size)))
     upright = ImageOps.exif_transpose(image)
     if upright.mode == "I;16":
         # Pillow would clip at 255 instead, which turns nearly every pixel white.
@@ -46,7 +50,12 @@ def _decode(image: Image.Image, mode: str) -> npt.NDArray[np.uint8]:
     elif upright.mode == "P":
         # Straight to RGB or grey, Pillow warns where the palette has transparent colours.
         upright = upright.convert("RGBA")
-    return np.array(upright.convert(mode), dtype=np.uint8)
+    upright = upright.convert(mode)
+    if size is not None and (upright.height, upright.width) != size:
+        shrinks = min(upright.height / size[0], upright.width / size[1]) > 1
+        method = Image.Resampling.BOX if shrinks else Image.Resampling.BILINEAR
+        upright = ImageOps.fit(upright, (size[1], size[0]), method)
+    return np.array(upright, dtype=np.uint8)
 
 
 def _complaint(error: Exception) -> str:

@@ -1,59 +1,112 @@
-"""The data sets a config can name: those of Section 5, and the digits."""
+"""The data sets a config can name: those of Section 5, the digits, and the user's own."""
 
 from pathlib import Path
 
-from pdecnn.data.cifar import CIFAR10, CIFAR100, read_cifar10, read_cifar100
+from pdecnn.data.array_files import KINDS
+from pdecnn.data.arrays import ArrayForm, array_form, read_arrays
+from pdecnn.data.cifar import CIFAR10_VERSIONS, CIFAR100_VERSIONS, read_cifar10, read_cifar100
 from pdecnn.data.digits import read_digits
+from pdecnn.data.image_folder import image_classes, read_image_folder
 from pdecnn.data.image_set import DataSet
-from pdecnn.data.stl10 import STL10, read_stl10
+from pdecnn.data.published_folder import PublishedFiles, PublishedFolder, find_version, is_archive
+from pdecnn.data.stl10 import STL10_VERSIONS, read_stl10
 from pdecnn.errors import DataError, unknown_name
 
 _BUILT_IN = {"digits": read_digits}
 _IN_FOLDER = {
-    STL10.name: (STL10, read_stl10),
-    CIFAR10.name: (CIFAR10, read_cifar10),
-    CIFAR100.name: (CIFAR100, read_cifar100),
+    "stl10": (STL10_VERSIONS, read_stl10),
+    "cifar10": (CIFAR10_VERSIONS, read_cifar10),
+    "cifar100": (CIFAR100_VERSIONS, read_cifar100),
 }
-DATASETS: tuple[str, ...] = (*_BUILT_IN, *_IN_FOLDER)
+PUBLISHED: dict[str, tuple[PublishedFolder, ...]] = {
+    name: versions for name, (versions, _) in _IN_FOLDER.items()
+}
+"""What is published of each data set, the version to fetch first."""
+OWN = ("images", "arrays")
+"""Data of one's own, which says itself how many channels and classes it has."""
+DATASETS: tuple[str, ...] = (*_BUILT_IN, *_IN_FOLDER, *OWN)
 
 
 def needs_folder(name: str) -> bool:
     """Whether the data set of that name is read from a folder of the user's."""
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
-    return name in _IN_FOLDER
+    return name not in _BUILT_IN
 
 
-def read_dataset(name: str, folder: Path | str | None = None) -> DataSet:
-    """The data set of that name, read from `folder` if it is not built in."""
+def read_dataset(
+    name: str,
+    folder: Path | str | None = None,
+    *,
+    channels: int = 3,
+    size: int | None = None,
+    stream: bool | None = None,
+) -> DataSet:
+    """The data set of that name, read from `folder` if it is not built in.
+
+    `channels`, 1 or 3, and `size` are those that images of one's own are read with; `stream`
+    leaves data of one's own on the disk, None if it is large.
+    """
     if not needs_folder(name):
         return _BUILT_IN[name]()
-    published, read = _IN_FOLDER[name]
     if folder is None:
-        raise DataError(
-            f"data set {name!r} is not built in and no folder was given; pass --data DIR with the "
-            f"binary version of {published.title} in it: it expects "
-            f"{published.folder}/{published.train_files[0]} and the files beside that"
-        )
-    return read(folder)
+        raise DataError(_wanted(name))
+    if name == "images":
+        assert size is not None, "a DataConfig for images has a size"
+        return read_image_folder(folder, channels=channels, size=size, stream=stream)
+    if name == "arrays":
+        return read_arrays(folder, stream=stream)
+    return _IN_FOLDER[name][1](folder)
+
+
+def own_form(name: str, folder: Path | str | None, *, channels: int = 3) -> ArrayForm:
+    """The channels and classes of data of one's own, found without reading all of it."""
+    if folder is None:
+        raise DataError(_wanted(name))
+    if name == "images":
+        return ArrayForm(channels, len(image_classes(folder)))
+    return array_form(folder)
+
+
+def _wanted(name: str) -> str:
+    """What to pass for a data set that needs files."""
+    if name == "images":
+        return "no images were given; pass --data DIR with a folder for each class in it"
+    if name == "arrays":
+        return f"no arrays were given; pass --data with x and y in them: {KINDS}"
+    first = published_versions(name)[0]
+    return (
+        f"data set {name!r} is not built in and no folder was given; pass --data DIR with "
+        f"{first.title} in it: it expects {first.folder}/{first.train_files[0]} and the files "
+        f"beside that, or {first.archive}, which `pdecnn data download {name}` fetches"
+    )
+
+
+def published_versions(name: str) -> tuple[PublishedFolder, ...]:
+    """What is published of a data set, by name."""
+    if name not in PUBLISHED:
+        raise unknown_name("published data set", name, PUBLISHED)
+    return PUBLISHED[name]
 
 
 def find_dataset(name: str, folder: Path) -> Path:
     """Where a data set that needs files lies: in `folder`, or in `folder/name`.
 
     So one folder may hold several data sets, each under its own name or as published. A file that
-    is missing is a DataError here already, before anything is read.
+    is missing in an unpacked one is a DataError here already, before anything is read.
     """
     if not needs_folder(name):
         raise DataError(f"data set {name!r} is built in; it has no folder")
-    published, _ = _IN_FOLDER[name]
+    versions = published_versions(name)
     try:
-        found = published.find(folder)
+        version, found = find_version(versions, folder)
     except DataError:
         if not (folder / name).is_dir():
             raise
-        found = published.find(folder / name)
-    for file in (*published.train_files, *published.test_files, published.names_file):
-        if not (found / file).is_file():
-            raise DataError(f"{found / file}: no such file; {published.remedy}")
+        version, found = find_version(versions, folder / name)
+    if not is_archive(found):
+        for file in version.files:
+            if not (found / file).is_file():
+                remedy = PublishedFiles(version, found).remedy
+                raise DataError(f"{found / file}: no such file; {remedy}")
     return found

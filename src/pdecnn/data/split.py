@@ -8,6 +8,30 @@ from torch import Tensor
 from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.errors import ConfigError
 
+LARGEST_RATIO = 10
+"""Of the sizes of two classes, before it is worth a warning."""
+_TEST_SHARE = 0.2
+# Part of the definition of a test set: another number is another test set.
+_TEST_SEED = 0
+
+
+def hold_out_test(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices (kept, test) for data that has no test part of its own: the same in every run."""
+    return balanced_split(labels, _TEST_SHARE, seed=_TEST_SEED, purpose="test set")
+
+
+def imbalance(labels: Tensor, class_names: tuple[str, ...]) -> str | None:
+    """A warning where the largest class has more than `LARGEST_RATIO` times the smallest."""
+    counts = torch.bincount(labels.cpu(), minlength=len(class_names))
+    small, large = int(counts.argmin()), int(counts.argmax())
+    if counts[large] <= LARGEST_RATIO * counts[small]:
+        return None
+    return (
+        f"warning: {counts[large]:,} training images of {class_names[large]!r}, but "
+        f"{counts[small]:,} of {class_names[small]!r}; accuracy says little then: look at "
+        f"balanced_accuracy, and consider training.class_weights"
+    )
+
 
 def balanced_split(
     labels: Tensor, held_out: int | float, *, seed: int, purpose: str = "validation"

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from pdecnn.data.image_set import DataSet, ImageSet
-from pdecnn.data.published_folder import PublishedFolder
+from pdecnn.data.published_folder import PublishedFolder, open_files
 from pdecnn.errors import DataError
 
 SHAPE = (3, 96, 96)
@@ -19,25 +19,31 @@ STL10 = PublishedFolder(
     test_files=("test_X.bin", "test_y.bin"),
     names_file="class_names.txt",
     num_classes=10,
+    num_train=5_000,
+    num_test=8_000,
+    url="http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+    sha256="f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
+    num_bytes=2_640_397_119,
 )
+STL10_VERSIONS = (STL10,)
 
 
-def read_stl10(folder: Path | str) -> DataSet:
-    """The labelled images of STL-10 from `stl10_binary`, or from the folder that holds it."""
-    found = STL10.find(Path(folder))
-    class_names = STL10.read_names(found)
+def read_stl10(place: Path | str) -> DataSet:
+    """The labelled images of STL-10 from its folder or archive, or from what holds one of them."""
+    files = open_files(STL10_VERSIONS, Path(place))
+    class_names = files.read_names()
 
-    def image_set(files: tuple[str, ...]) -> ImageSet:
-        images_path, labels_path = (found / name for name in files)
+    def image_set(names: tuple[str, ...]) -> ImageSet:
+        images_file, labels_file = names
         # The small file first: what is wrong there shows before the large one is read.
-        numbers = STL10.read_records(labels_path, 1)[:, 0]
-        labels = STL10.labels_from(labels_path, numbers, first=1)
-        records = STL10.read_records(images_path, NUM_PIXEL_BYTES)
+        numbers = files.read_records(labels_file, 1)[:, 0]
+        labels = files.labels_from(labels_file, numbers, first=1)
+        records = files.read_records(images_file, NUM_PIXEL_BYTES)
         if len(records) != len(labels):
             raise DataError(
-                f"{images_path}: holds {len(records)} images, but {labels_path.name} has "
+                f"{files.path(images_file)}: holds {len(records)} images, but {labels_file} has "
                 f"{len(labels)} labels; one of them is truncated or of another data set: "
-                f"{STL10.remedy}"
+                f"{files.remedy}"
             )
         # Red, green and blue each stand by columns, so the last two axes are exchanged.
         pixels = records.reshape(-1, *SHAPE).swapaxes(-2, -1).copy()

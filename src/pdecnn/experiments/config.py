@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.registry import DATASETS
+from pdecnn.data.registry import DATASETS, OWN
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.experiments.settings import convert
 from pdecnn.learning.training_config import TrainingConfig
@@ -22,6 +22,10 @@ class DataConfig:
     """The data set, by name."""
     folder: str | None = None
     """Where it lies; None for data sets that need no files."""
+    channels: int = 3
+    """What image files of one's own are read as: 3 for colour, 1 for grey."""
+    stream: bool | None = None
+    """Whether data of one's own stays on the disk, read as it is needed; None: if it is large."""
     size: int | None = None
     """The side images are resized to; None: as they come."""
     fraction: float = 1.0
@@ -40,6 +44,14 @@ class DataConfig:
             raise unknown_name("data set", self.name, DATASETS)
         if self.size is not None and self.size < 1:
             raise ConfigError(f"data.size must be at least 1, found {self.size}")
+        if self.name == "images" and self.size is None:
+            raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
+        if self.channels not in (1, 3):
+            raise ConfigError(f"data.channels must be 1 (grey) or 3, found {self.channels}")
+        if self.stream is not None and self.name not in OWN:
+            raise ConfigError(
+                f"data.stream is for data of one's own ({', '.join(OWN)}), found {self.name!r}"
+            )
         if not 0 < self.fraction <= 1:
             raise ConfigError(f"data.fraction must be in (0, 1], found {self.fraction}")
         if not 0 < self.validation_fraction < 1:

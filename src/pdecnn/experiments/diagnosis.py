@@ -98,7 +98,7 @@ def diagnose(
     with cpu_threads(run.config.training.num_threads):
         network, test = _load(run, data, weights, _float64_device(device))
         chosen = _sample(test, NUM_IMAGES)
-        blocks = diagnose_network(network, network.preprocess(chosen.images), say=say)
+        blocks = diagnose_network(network, network.preprocess(chosen.images[:]), say=say)
     return Diagnosis(
         run=str(run.folder),
         recipe=run.config.recipe,
@@ -137,19 +137,18 @@ def attack(
         if num_images is not None:
             chosen = _sample(test, check_count("num_images", num_images))
         batch_size = config.training.evaluation_batch_size
+        images = chosen.images[:]
         say(f"FGSM and PGD on {len(chosen)} images")
         found = measure_robustness(
             network,
-            chosen.images,
+            images,
             chosen.labels,
             epsilons=sorted(set(epsilons)),
             norms=[norm],
             batch_size=batch_size,
         )
         say("noise, blur and contrast")
-        corruptions = measure_corruptions(
-            network, chosen.images, chosen.labels, batch_size=batch_size
-        )
+        corruptions = measure_corruptions(network, images, chosen.labels, batch_size=batch_size)
     return AttackReport(
         run=str(run.folder),
         recipe=config.recipe,

@@ -61,7 +61,14 @@ def predict(
         raise ConfigError(f"top must be at least 1, found {top}")
     network = load(run, weights).to(resolve_device(device))
     names = network.preprocessing.class_names or tuple(map(str, range(network.num_classes)))
-    pixels = [read_image(Path(path), network.config.in_channels) for path in images]
+    size = network.preprocessing.size
+    if network.config.dimension != 2:
+        raise ConfigError(
+            f"{run}: its network takes {network.config.dimension}D arrays, and image files have 2 "
+            f"dimensions; use pdecnn.load and network.preprocess from Python"
+        )
+    height_width = None if size is None else (size[0], size[1])
+    pixels = [read_image(path, network.config.in_channels, height_width) for path in images]
     results = []
     for path, image in zip(images, pixels, strict=True):
         scores = class_scores(network, image.unsqueeze(0), batch_size=1)

@@ -1,5 +1,6 @@
 """From a config to the objects of a run: images, preprocessing, network."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,10 +8,12 @@ import torch
 
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.random_numbers import stable_seed
-from pdecnn.data.registry import read_dataset
+from pdecnn.data.registry import OWN, own_form, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
+from pdecnn.data.statistics import channel_statistics
 from pdecnn.errors import ConfigError
 from pdecnn.experiments.config import DataConfig, RunConfig
+from pdecnn.experiments.recipes import recipe
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 
@@ -25,12 +28,36 @@ class Splits(NamedTuple):
 
 def read_splits(config: DataConfig, seed: int) -> Splits:
     """Read the data and split it, class-balanced, as the seed says."""
-    data = read_dataset(config.name, None if config.folder is None else Path(config.folder))
-    kept, held_out = balanced_split(data.train.labels, config.validation_fraction, seed=seed)
-    train = data.train.subset(kept)
+    data = read_dataset(
+        config.name,
+        None if config.folder is None else Path(config.folder),
+        channels=config.channels,
+        size=config.size,
+        stream=config.stream,
+    )
+    train, validation = data.train, data.validation
+    if validation is None:
+        kept, held_out = balanced_split(train.labels, config.validation_fraction, seed=seed)
+        train, validation = train.subset(kept), train.subset(held_out)
     if config.fraction < 1:
         train = train.subset(balanced_fraction(train.labels, config.fraction, seed=seed))
-    return Splits(train, data.train.subset(held_out), data.test)
+    return Splits(train, validation, data.test)
+
+
+def fit_network(config: RunConfig) -> RunConfig:
+    """The config with the channels and classes of data of one's own in its network.
+
+    What was set to something else than in the recipe stays; `make_network` compares it.
+    """
+    if config.data.name not in OWN:
+        return config
+    found = own_form(config.data.name, config.data.folder, channels=config.data.channels)
+    usual, network = recipe(config.recipe).network, config.network
+    if network.in_channels == usual.in_channels:
+        network = replace(network, in_channels=found.channels)
+    if network.num_classes == usual.num_classes:
+        network = replace(network, num_classes=found.num_classes)
+    return replace(config, network=network)
 
 
 def make_network(config: RunConfig, train: ImageSet) -> Network:
@@ -44,8 +71,9 @@ def make_network(config: RunConfig, train: ImageSet) -> Network:
         )
     if len(train.size) != network.dimension:
         raise ConfigError(
-            f"the data has {len(train.size)} dimensions, the network {network.dimension}; set "
-            f"network.dimension"
+            f"the data has {len(train.size)} dimensions after samples and channels, the network "
+            f"{network.dimension}; set network.dimension, or give arrays without channels an axis "
+            f"of 1 after the first"
         )
     preprocessing = make_preprocessing(config.data, train)
     size = preprocessing.size or train.size
@@ -63,9 +91,7 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
     """What stands in the network's config.json; mean and std are those of the training images."""
     mean = std = None
     if config.standardize == "dataset":
-        pixels = train.images.transpose(0, 1).flatten(1).double() / 255
-        mean = tuple(pixels.mean(1).tolist())
-        std = tuple(pixels.std(1, correction=0).clamp(min=1 / 255).tolist())
+        mean, std = channel_statistics(train)
     dimensions = len(train.size)
     return Preprocessing(
         standardize=config.standardize,

@@ -1,4 +1,4 @@
-"""The paper's runs, and the digits ones, as functions that return a complete config (Sec. 5)."""
+"""The paper's runs, and those on digits and data of one's own, as complete configs (Sec. 5)."""
 
 from collections.abc import Callable
 from fnmatch import fnmatch
@@ -59,9 +59,42 @@ def cifar100(dynamics: str) -> RunConfig:
     )
 
 
+def images(dynamics: str) -> RunConfig:
+    """A folder of images of one's own, one subfolder a class."""
+    name = f"{dynamics}_images"
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(name="images", size=64),
+        training=TrainingConfig(epochs=30, batch_size=32),
+    )
+
+
+def signals(dynamics: str) -> RunConfig:
+    """Signals of one's own: shifted in time at random, not reversed, which may change a class."""
+    name = f"{dynamics}_signals"
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(name="arrays", flip=False, standardize="dataset"),
+        training=TrainingConfig(epochs=15, batch_size=16),
+    )
+
+
+def volumes(dynamics: str) -> RunConfig:
+    """Volumes or videos of one's own: shifted along each axis at random, not mirrored."""
+    name = f"{dynamics}_volumes"
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(name="arrays", flip=False, standardize="dataset"),
+        training=TrainingConfig(epochs=15, batch_size=16),
+    )
+
+
 RECIPES: dict[str, tuple[Callable[[str], RunConfig], str]] = {
     f"{dynamics}_{function.__name__}": (function, dynamics)
-    for function in (digits, stl10, cifar10, cifar100)
+    for function in (digits, stl10, cifar10, cifar100, images, signals, volumes)
     for dynamics in DYNAMICS
 }
 

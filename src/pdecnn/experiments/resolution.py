@@ -1,5 +1,6 @@
 """Which run is meant: a recipe or TOML file with settings on top, or a run that goes on."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ def resolve_run(
     output: Path | None = None,
     data: Path | None = None,
     seed: int | None = None,
+    freeze: Sequence[str] = (),
     assignments: list[str],
     resume: bool = False,
 ) -> tuple[RunConfig, Path | None]:
@@ -39,6 +41,8 @@ def resolve_run(
         settings["seed"] = seed
     if data is not None:
         settings["data.folder"] = str(data)
+    if freeze:
+        settings["training.freeze"] = list(freeze)
     folder = settings.get("data.folder")
     if isinstance(folder, str) and folder != "none":  # found from any working directory later
         settings["data.folder"] = str(Path(folder).absolute())

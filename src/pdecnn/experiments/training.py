@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from pdecnn.data.random_numbers import cpu_generator
+from pdecnn.data.split import imbalance
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.config import RunConfig, differing_keys
 from pdecnn.experiments.environment import cpu_threads, describe_environment, resolve_device
 from pdecnn.experiments.listener import Listener
-from pdecnn.experiments.preparation import Splits, make_network, read_splits
+from pdecnn.experiments.preparation import Splits, fit_network, make_network, read_splits
 from pdecnn.experiments.runs import (
     METRICS,
     PREDICTIONS,
@@ -63,6 +64,7 @@ def train(
     listener = Listener() if listener is None else listener
     if initial is not None:
         config = replace(config, initial=str(Path(initial).absolute()))
+    config = fit_network(config)
     with StopSignals() as signals, cpu_threads(config.training.num_threads):
         where = resolve_device(device)
         folder = None if output is None else Path(output)
@@ -105,9 +107,15 @@ def _prepare(
     run: Run, config: RunConfig, device: torch.device, listener: Listener
 ) -> tuple[Splits, Trainer]:
     splits = read_splits(config.data, config.seed)
+    warning = imbalance(splits.train.labels, splits.train.class_names)
+    if warning is not None:
+        listener.note(warning)
     network = make_network(config, splits.train)
     if config.initial is not None and not run.checkpoints:
+        fresh = network.classifier.weight.detach().clone()
         take_weights(network, weights_folder(config.initial))
+        if torch.equal(network.classifier.weight, fresh):
+            listener.note(f"other classes than in {config.initial}: the classifier starts anew")
     trainer = Trainer(
         network.to(device),
         config.training,
@@ -276,10 +284,11 @@ def _finish(run: Run, trainer: Trainer, splits: Splits) -> None:
         network, test, batch_size=config.evaluation_batch_size, precision=config.precision
     )
     shown = torch.randperm(len(test), generator=cpu_generator("shown images"))[:NUM_SHOWN]
-    sample = test.subset(shown.to(test.images.device))
-    scores = class_scores(network, sample.images, batch_size=NUM_SHOWN, precision=config.precision)
+    sample = test.subset(shown)
+    images = sample.images[:]
+    scores = class_scores(network, images, batch_size=NUM_SHOWN, precision=config.precision)
     predictions = {
-        "images": sample.images,
+        "images": images,
         "labels": sample.labels,
         "probabilities": scores.softmax(1),
     }

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from pdecnn.data.batches import evaluation_batches
 from pdecnn.data.image_set import ImageSet
+from pdecnn.data.stored_images import StoredImages, image_batches
 from pdecnn.errors import DataError
 from pdecnn.learning.precision import compute_scores
 from pdecnn.networks.network import Network
@@ -62,7 +63,7 @@ def evaluation_mode(network: Network) -> Iterator[None]:
 @torch.no_grad()
 def class_scores(
     network: Network,
-    images: Tensor,
+    images: Tensor | StoredImages,
     *,
     batch_size: int,
     precision: str = "float32",
@@ -71,9 +72,10 @@ def class_scores(
     """Scores of all images in evaluation mode; `poll` runs between batches and may raise."""
     parts = []
     with evaluation_mode(network):
-        for batch in evaluation_batches(len(images), batch_size):
+        batches = evaluation_batches(len(images), batch_size)
+        for pixels in image_batches(images, batches):
             poll()
-            features = fast_layout(network.preprocess(images[batch]))
+            features = fast_layout(network.preprocess(pixels))
             scores = compute_scores(network, features, precision)
             parts.append(scores.to(torch.promote_types(scores.dtype, torch.float32)))
     return torch.cat(parts)

@@ -67,7 +67,12 @@ class ProjectedSGD(torch.optim.Optimizer):
         learning_rate = check_number("learning_rate", learning_rate, smallest=0)
         self.config = OptimizerConfig() if config is None else config
         super().__init__(network.parameters(), {"lr": learning_rate})
-        self.boxed = boxed_weights(network, self.config.box)
+        self._bounded = boxed_weights(network, self.config.box)
+
+    @property
+    def boxed(self) -> list[Tensor]:
+        """The weights that are kept in the box: none that is frozen."""
+        return [weight for weight in self._bounded if weight.requires_grad]
 
     @property
     def learning_rate(self) -> float:

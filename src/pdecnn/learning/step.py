@@ -14,6 +14,7 @@ from torch import Tensor
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.random_numbers import stable_seed
+from pdecnn.data.stored_images import StoredImages
 from pdecnn.learning.capture import compiled_network
 from pdecnn.learning.objective import Objective, WeightsInTime
 from pdecnn.learning.optimizer import (
@@ -91,7 +92,18 @@ class TrainingStep:
         self.config, self.augmentation, self.seed = config, augmentation, seed
         # Where reading a number costs nothing the host decides whether a step is taken.
         self.gated = device.type != "cpu"
-        self.images, self.labels = train.images, train.labels
+        self.labels = train.labels
+        # Of images on the disk the device holds one batch, which the trainer puts there.
+        self.holds_batch = isinstance(train.images, StoredImages)
+        self.images = (
+            torch.zeros(
+                (config.batch_size, *train.images.shape[1:]),
+                dtype=train.images.dtype,
+                device=device,
+            )
+            if isinstance(train.images, StoredImages)
+            else train.images
+        )
         self.objective = objective
         self.weights_in_time = WeightsInTime(network)
         self.loss_scale = LossScale(config.precision, device)
@@ -150,8 +162,10 @@ class TrainingStep:
         rate = self.rates.index_select(0, row)[0]
         indices = self.batches.index_select(0, row)[0]
         parts = []
-        for part in indices.chunk(self.config.accumulation):
-            features = self.network.preprocess(self.images[part])
+        whole = self.images.chunk(self.config.accumulation) if self.holds_batch else ()
+        for k, part in enumerate(indices.chunk(self.config.accumulation)):
+            images = whole[k] if self.holds_batch else self.images[part]
+            features = self.network.preprocess(images)
             features = self.augmentation.augment(features, part, seed=self.seed, epoch=self.epoch)
             parts.append((fast_layout(features), self.labels[part]))
         return rate, parts

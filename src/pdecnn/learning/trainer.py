@@ -12,8 +12,10 @@ from torch import Tensor
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.batches import training_batches
 from pdecnn.data.image_set import ImageSet
+from pdecnn.data.stored_images import StoredImages
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.learning.capture import CapturedFunction, CapturedScores, capture, compiled_network
+from pdecnn.learning.freezing import freeze_, training_mode_
 from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
 from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network, evaluation_mode
 from pdecnn.learning.objective import Objective
@@ -68,7 +70,7 @@ class EpochReport(NamedTuple):
 
 
 class Trainer:
-    """Trains a network on images held on its device.
+    """Trains a network on images held on its device, or read from the disk a batch at a time.
 
     The order of the samples is a function of (seed, epoch), their augmentation of (seed, epoch,
     sample index): a training goes on from `progress` and its tensors as if never interrupted.
@@ -97,6 +99,7 @@ class Trainer:
         self.note = note
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
+        freeze_(network, config.freeze)
         self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=config)
         self.average = None if config.average_decay is None else deepcopy(network)
         self.progress = Progress()
@@ -118,6 +121,7 @@ class Trainer:
         )
         self.guard = TrainingGuard(network, config, config.precision, note)
         self._steps_left = 0
+        self._stream: Iterator[Tensor] | None = None
         self._launch: Callable[[], None] | None = None
         self._score: Callable[[Callable[[], None]], Tensor] | None = None
         self._tried_scores = False
@@ -179,6 +183,8 @@ class Trainer:
 
     def _look_at_reversal(self) -> None:
         """Compare gradients on the first images to come; a switch means capturing anew."""
+        if isinstance(self.train.images, StoredImages):  # the next batch is still on the disk
+            self._step.images.copy_(self.train.images[self._step.batches[0].cpu()])
         images, labels = self._step.next_images(NUM_PROBES)
         loss = partial(self._step.scaled_loss, labels=labels)
         if self.guard.look(self.progress, images, loss):
@@ -188,11 +194,13 @@ class Trainer:
     def begin_epoch(self) -> None:
         """Put the order and the learning rates of the current epoch on the device."""
         progress, step = self.progress, self._step
-        step.batches.copy_(
-            training_batches(
-                len(self.train), self.config.batch_size, seed=self.seed, epoch=progress.epoch
-            )
+        batches = training_batches(
+            len(self.train), self.config.batch_size, seed=self.seed, epoch=progress.epoch
         )
+        step.batches.copy_(batches)
+        if isinstance(self.train.images, StoredImages):
+            left = batches[progress.batch :]
+            self._stream = self.train.images.batches(left, pin_memory=self.sums.is_cuda)
         first = progress.step - progress.batch
         rates = [self._learning_rate(first + k) for k in range(self.steps_per_epoch)]
         step.rates.copy_(torch.tensor(rates, dtype=torch.float64))
@@ -208,7 +216,7 @@ class Trainer:
                 ]
             )
         )
-        self.network.train()
+        training_mode_(self.network, self.config.freeze)
         if step.collect_weights():
             self._launch = None  # what was captured trains others
         self._steps_left = self.steps_per_epoch - progress.batch
@@ -220,6 +228,8 @@ class Trainer:
         """
         if self._steps_left == 0:
             raise RuntimeError("the epoch has no batch left; call begin_epoch()")
+        if self._stream is not None:
+            self._step.images.copy_(next(self._stream), non_blocking=True)
         if self._launch is None:
             self._launch = self._captured_step() or self._step
         self._launch()
@@ -258,12 +268,13 @@ class Trainer:
         """How to score the validation images by a graph; None where that is not wanted."""
         # Not: where steps are captured. A training resumed in its validation has taken none.
         wanted = self._wants_capture and not has_hooks(self.evaluated)
-        if wanted and not self._tried_scores:
+        images = self.validation.images
+        if wanted and not self._tried_scores and isinstance(images, Tensor):
             self._tried_scores = True
             network = self.evaluated
             scores = CapturedScores(
                 network,
-                self.validation.images,
+                images,
                 batch_size=min(self.config.evaluation_batch_size, len(self.validation)),
                 precision=self.config.precision,
             )

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from pdecnn.checks import check_count, check_positive
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.learning.freezing import FREEZABLE
 from pdecnn.learning.guard import GuardConfig
 from pdecnn.learning.objective import ObjectiveConfig
 from pdecnn.learning.optimizer import OptimizerConfig
@@ -36,6 +37,8 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
     num_threads: int | None = None
     """CPU threads; None: as many as torch takes. Sums depend on it in their last bits, and tiny
     images are quickest on one."""
+    freeze: tuple[str, ...] = ()
+    """Parts that are not trained: 'opening', 'blocks' (with the connectors), or both."""
     max_nonfinite_steps: int = 0
     """How many steps in a row may be skipped for a non-finite loss or gradient."""
 
@@ -56,6 +59,9 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
             limit = check_positive("time_limit_seconds", self.time_limit_seconds)
             object.__setattr__(self, "time_limit_seconds", limit)
         check_precision(self.precision)
+        for name in self.freeze:
+            if name not in FREEZABLE:
+                raise unknown_name("part to freeze", name, FREEZABLE)
         if not isinstance(self.capture, bool):
             raise ConfigError(f"capture must be true or false, found {self.capture!r}")
         if self.batch_size % self.accumulation:

@@ -28,6 +28,10 @@ DATA_SETS: dict[str, dict[str, Any]] = {
     "stl10": {"channels": (16, 32, 64, 128, 128), "num_classes": 10},
     "cifar10": {"channels": (32, 64, 112, 112), "num_classes": 10},
     "cifar100": {"channels": (32, 64, 128, 256), "num_classes": 100},
+    # Data of one's own; a run takes channels and classes from the data.
+    "images": {"channels": (16, 32, 64, 64), "num_classes": 2},
+    "signals": {"channels": (16, 32, 32, 32), "in_channels": 1, "num_classes": 2, "dimension": 1},
+    "volumes": {"channels": (8, 16, 16), "in_channels": 1, "num_classes": 2, "dimension": 3},
 }
 
 # Trained networks that come with the package, one `save_pretrained` folder a model.
@@ -106,12 +110,14 @@ def _published_folder(name: str) -> Path:
 def take_weights(network: Network, folder: Path) -> Preprocessing:
     """Take over the weights of a `save_pretrained` folder; return the preprocessing they expect.
 
-    The architecture must be the same. Where only the number of classes differs the network keeps
-    its own classifier.
+    The architecture must be the same. Where only the classes differ, in number or in their names
+    if both are known, the network keeps its own classifier.
     """
     source = Network.from_pretrained(folder)
     _check_same_architecture(network.config, source.config, folder)
-    if source.num_classes != network.num_classes:
+    names, own = source.preprocessing.class_names, network.preprocessing.class_names
+    renamed = names is not None and own is not None and names != own
+    if source.num_classes != network.num_classes or renamed:
         source.reset_classifier(network.num_classes)
         source.classifier = network.classifier
     load_weights(network, source.state_dict(), folder)

@@ -1,14 +1,24 @@
 """How a run looks in a terminal, and in a log file."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
+from pdecnn.data.registry import PUBLISHED
 from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.recipes import list_recipes, recipe
 from pdecnn.experiments.runs import Run
@@ -151,3 +161,36 @@ def print_models(counts: dict[str, int]) -> None:
     for name, count in counts.items():
         table.add_row(name, f"{count:,}")
     Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+def print_published() -> None:
+    """A table of the data sets that can be fetched."""
+    table = Table("name", "title", "images", "classes", "MB", "archive", box=None, pad_edge=False)
+    for name, (first, *_) in PUBLISHED.items():
+        table.add_row(
+            name,
+            first.title,
+            f"{first.num_train:,} + {first.num_test:,}",
+            str(first.num_classes),
+            f"{first.num_bytes / 1e6:,.0f}",
+            first.archive,
+        )
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+@contextmanager
+def download_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr while a data set is fetched; nothing where that is no terminal."""
+    bar = Progress(
+        TextColumn(f"fetching {name}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task(name, total=PUBLISHED[name][0].num_bytes if name in PUBLISHED else None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -67,7 +67,10 @@ def show_image(axes: Axes, image: NDArray[Any]) -> None:
         if image.ndim == 4:
             image = image[:, image.shape[1] // 2]
         pixels = np.moveaxis(image, 0, -1) if len(image) == 3 else image.mean(0)
-        axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, interpolation="none")
+        if pixels.dtype != np.uint8 and len(image) == 3:  # numbers in units of their own
+            pixels = (pixels - pixels.min()) / max(np.ptp(pixels), 1e-12)
+        low, high = (0, 255) if image.dtype == np.uint8 else (None, None)
+        axes.imshow(pixels, cmap="gray", vmin=low, vmax=high, interpolation="none")
     axes.set_anchor("NW")
     axes.spines[:].set_visible(True)
     axes.set_xticks([])

@@ -51,7 +51,10 @@ def test_it_is_frozen():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": torch.zeros(6, 3, 4, 5)}, "images must be uint8 .* found torch.float32"),
+        (
+            {"images": torch.zeros(6, 3, 4, 5, dtype=torch.float64)},
+            "images must be uint8 .* or float32, found torch.float64",
+        ),
         ({"labels": torch.zeros(6, dtype=torch.int32)}, "labels must be int64, found torch.int32"),
         ({"images": torch.zeros(6, 3, dtype=torch.uint8)}, r"spatial axes, found \(6, 3\)"),
         ({"labels": torch.zeros(5, dtype=torch.int64)}, r"6 images and labels of shape \(5,\)"),

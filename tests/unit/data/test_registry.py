@@ -11,8 +11,8 @@ from tests.unit.data import test_cifar, test_stl10
 
 
 def test_the_names():
-    assert DATASETS == ("digits", "stl10", "cifar10", "cifar100")
-    assert [name for name in DATASETS if needs_folder(name)] == ["stl10", "cifar10", "cifar100"]
+    assert DATASETS == ("digits", "stl10", "cifar10", "cifar100", "images", "arrays")
+    assert [name for name in DATASETS if not needs_folder(name)] == ["digits"]
 
 
 def test_the_digits_need_no_folder():
@@ -21,8 +21,8 @@ def test_the_digits_need_no_folder():
 
 @pytest.mark.parametrize("name", ["stl10", "cifar10", "cifar100"])
 def test_a_folder_reaches_the_reader(name, tmp_path, monkeypatch):
-    published, _ = registry._IN_FOLDER[name]
-    monkeypatch.setitem(registry._IN_FOLDER, name, (published, lambda folder: (name, folder)))
+    versions, _ = registry._IN_FOLDER[name]
+    monkeypatch.setitem(registry._IN_FOLDER, name, (versions, lambda folder: (name, folder)))
     assert read_dataset(name, tmp_path) == (name, tmp_path)
 
 

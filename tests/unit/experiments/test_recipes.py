@@ -20,7 +20,8 @@ PAPER = {
 
 
 def test_there_is_a_recipe_for_every_dynamics_and_data_set():
-    assert list_recipes() == sorted(f"{d}_{s}" for d in DYNAMICS for s in (*PAPER, "digits"))
+    data_sets = (*PAPER, "digits", "images", "signals", "volumes")
+    assert list_recipes() == sorted(f"{d}_{s}" for d in DYNAMICS for s in data_sets)
     assert list_recipes("*_stl10") == [f"{dynamics}_stl10" for dynamics in DYNAMICS]
     assert list_recipes("nothing*") == []
     assert DEFAULT_RECIPE == "hamiltonian_digits"
@@ -31,7 +32,8 @@ def test_a_recipe_trains_the_model_of_its_name(name):
     config = recipe(name)
     assert config.recipe == name
     assert config.network == pdecnn.create_model(name).config
-    assert config.data.name == name.rpartition("_")[2]
+    kind = name.rpartition("_")[2]
+    assert config.data.name == {"signals": "arrays", "volumes": "arrays"}.get(kind, kind)
     assert config.seed == 0
 
 
@@ -65,6 +67,16 @@ def test_the_paper_s_runs_have_the_paper_s_numbers(dynamics, data_set):
     assert config.network.epsilon == 1e-3
     assert config.network.num_steps == 3
     assert config.network.step_size == 1
+
+
+def test_signals_and_volumes_are_shifted_but_not_mirrored():
+    for dynamics in DYNAMICS:
+        for kind, dimension in (("signals", 1), ("volumes", 3)):
+            config = recipe(f"{dynamics}_{kind}")
+            assert config.network.dimension == dimension
+            assert not config.data.flip
+            assert config.data.padding > 0
+            assert config.data.standardize == "dataset"
 
 
 def test_digits_are_neither_flipped_nor_cropped():

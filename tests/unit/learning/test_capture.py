@@ -21,6 +21,7 @@ from tests.unit.learning.trainings import (
     digits,
     make_network,
     make_trainer,
+    on_disk,
     run,
     snapshot,
 )
@@ -41,15 +42,17 @@ def images(number, seed):
     return ImageSet(images=pixels.to(torch.uint8), labels=labels, class_names=CLASS_NAMES)
 
 
-def gpu_trainer(dynamics="hamiltonian", backprop="stored", notes=None, seed=0, **settings):
+def gpu_trainer(
+    dynamics="hamiltonian", backprop="stored", notes=None, seed=0, stored=False, **settings
+):
     torch.manual_seed(seed)
     network = create_model(f"{dynamics}_cifar10", channels=(16, 32, 32), backprop=backprop)
     settings = {"epochs": 2, "batch_size": 64, "learning_rates": (0.02,), "phases": (1,)} | settings
     return Trainer(
         network.cuda(),
         TrainingConfig(**settings),
-        train=images(500, 0),
-        validation=images(130, 1),
+        train=on_disk(images(500, 0)) if stored else images(500, 0),
+        validation=on_disk(images(130, 1)) if stored else images(130, 1),
         augmentation=Augmentation(),
         seed=0,
         note=(lambda text: None) if notes is None else notes.append,

@@ -52,6 +52,7 @@ RECIPE = {
     "accumulation": 1,
     "precision": "auto",
     "capture": True,
+    "freeze": (),
     "evaluation_batch_size": 250,
     "patience": None,
     "num_threads": None,
@@ -116,7 +117,7 @@ def test_cifar10_is_the_default():
 
 def test_every_setting_is_tested_here():
     tested = {*NUMBERS, *COUNTS, *NAMES, "class_weights", "learning_rates", "phases", "warmup"}
-    tested |= {"capture"}
+    tested |= {"capture", "freeze"}
     assert tested == set(field_names(TrainingConfig)) == set(RECIPE)
 
 
@@ -225,3 +226,9 @@ def test_a_config_is_frozen_and_keyword_only():
 def test_replace_checks_too():
     with pytest.raises(ConfigError):
         replace(TrainingConfig(), epochs=0)
+
+
+def test_parts_to_freeze_are_given_by_name():
+    assert TrainingConfig(freeze=("blocks", "opening")).freeze == ("blocks", "opening")
+    with pytest.raises(ConfigError, match="unknown part to freeze 'classifier'"):
+        TrainingConfig(freeze=("classifier",))

@@ -1,6 +1,6 @@
 """Trainings small enough to repeat: a few digits, a narrow network, a handful of steps."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 
 import torch
@@ -9,6 +9,7 @@ import pdecnn
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.digits import read_digits
 from pdecnn.data.image_set import ImageSet
+from pdecnn.data.stored_images import StoredImages
 from pdecnn.learning import Trainer, TrainingConfig
 
 DYNAMICS = ("resnet", "parabolic", "hamiltonian", "second_order")
@@ -105,6 +106,18 @@ class Poisoned(Augmentation):
 
 def field_names(cls):
     return [field.name for field in fields(cls)]
+
+
+def on_disk(image_set):
+    """The same set as one whose images are read when they are needed."""
+    images = image_set.images
+    stored = StoredImages(
+        lambda place: images[place].clone(),
+        torch.arange(len(images)),
+        image_shape=tuple(images.shape[1:]),
+        dtype=images.dtype,
+    )
+    return replace(image_set, images=stored)
 
 
 def image_set(images, labels, class_names):

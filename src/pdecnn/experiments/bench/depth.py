@@ -88,7 +88,7 @@ def _measure_memory(
 ) -> list[dict[str, Any]]:
     rows = []
     for mode in BACKPROP_MODES:
-        network = make_network(replace(config, backprop=mode), batch.images.device)
+        network = make_network(replace(config, backprop=mode), batch.labels.device)
         rows.append(
             {
                 "backprop": mode,

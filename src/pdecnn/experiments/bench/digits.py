@@ -91,4 +91,4 @@ def make_digits_pair(dynamics: str) -> tuple[Trainer, PlainTraining]:
     order = torch.randperm(len(train), generator=generator)
     batches = order[: len(train) // size * size].view(-1, size)
     rate = config.training.learning_rates[0]
-    return trainer, PlainTraining(twin, train.images, train.labels, batches, learning_rate=rate)
+    return trainer, PlainTraining(twin, train.images[:], train.labels, batches, learning_rate=rate)

@@ -29,7 +29,7 @@ def activation_bytes(
     On a GPU the first batch makes the libraries take workspaces, which are not meant:
     `warm_up` runs one before, not needed if a network of the same widths just ran.
     """
-    images = fast_layout(network.preprocess(batch.images))
+    images = fast_layout(network.preprocess(batch.images[:]))
     # Traced for its fused kernels, but nothing is compiled: that would take no less memory.
     with accelerated("eager") if fused else nullcontext():
         found = _activation_bytes_or_none(network.train(), images, batch.labels, warm_up)

@@ -1,0 +1,136 @@
+"""Named arrays in a file or folder, without pickle: .npz, .safetensors, or a folder of .npy."""
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import safe_open
+
+from pdecnn.data.stored_images import LARGEST_IN_MEMORY
+from pdecnn.errors import DataError
+
+Array = npt.NDArray[Any]
+KINDS = ".npz, .safetensors or a folder of .npy files"
+
+
+class ArrayFiles:
+    """The arrays of a file or folder by name; those of a folder stay on the disk."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        if not place.exists():
+            raise DataError(f"{place}: no such file or folder; pass {KINDS}")
+        self.is_folder = place.is_dir()
+        is_known = place.is_file() and place.suffix in (".npz", ".safetensors")
+        if not self.is_folder and not is_known:
+            raise DataError(f"{place}: is none of the kinds that are read; pass {KINDS}")
+        with self._reading(place):
+            self.names = self._find_names()
+            if not self.is_folder:
+                self._check_size()
+
+    def path(self, name: str) -> str:
+        """How an error calls an array."""
+        return str(self.place / f"{name}.npy") if self.is_folder else f"{self.place}: array {name}"
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array, from its header alone."""
+        with self._reading(self.place):
+            if self.is_folder:
+                return self._open(name).shape
+            if self.place.suffix == ".safetensors":
+                with safe_open(self.place, framework="np") as file:
+                    return tuple(file.get_slice(name).get_shape())
+            with zipfile.ZipFile(self.place) as archive:
+                return _zipped_header(archive, name)[0]
+
+    def read(self, name: str) -> Array:
+        """The array of that name, which must be there."""
+        with self._reading(self.place):
+            if self.is_folder:
+                return self._open(name)
+            if self.place.suffix == ".safetensors":
+                with safe_open(self.place, framework="np") as file:
+                    tensor: Array = file.get_tensor(name)
+                    return tensor
+            with zipfile.ZipFile(self.place) as archive:
+                shape, dtype = _zipped_header(archive, name)
+                # Numpy would take the memory that a header asks for before it reads on.
+                if prod(shape) * dtype.itemsize > archive.getinfo(f"{name}.npy").file_size:
+                    raise ValueError(f"{name} is shorter than its header says")
+                with archive.open(f"{name}.npy") as stream:
+                    array: Array = np.lib.format.read_array(stream, allow_pickle=False)
+                    return array
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """What `class_names.txt` of a folder, or the texts `class_names` of a file say."""
+        if self.is_folder:
+            path = self.place / "class_names.txt"
+            if not path.is_file():
+                return None
+            with self._reading(path):
+                lines = path.read_text(encoding="utf-8").splitlines()
+            return tuple(line.strip() for line in lines if line.strip())
+        if "class_names" not in self.names:
+            return None
+        names = self.read("class_names")
+        if names.ndim != 1 or names.dtype.kind != "U":
+            raise DataError(f"{self.path('class_names')} must be a list of texts")
+        return tuple(names.tolist())
+
+    def _open(self, name: str) -> Array:
+        array: Array = np.load(self.place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        return array
+
+    def _find_names(self) -> set[str]:
+        if self.is_folder:
+            return {path.stem for path in self.place.glob("*.npy") if path.is_file()}
+        if self.place.suffix == ".safetensors":
+            with safe_open(self.place, framework="np") as file:
+                return set(file.keys())
+        with zipfile.ZipFile(self.place) as archive:
+            members = archive.namelist()
+        return {name.removesuffix(".npy") for name in members if name.endswith(".npy")}
+
+    def _check_size(self) -> None:
+        """Refuse what would not fit in memory before any of it is unpacked."""
+        size = self.place.stat().st_size
+        if self.place.suffix == ".npz":
+            with zipfile.ZipFile(self.place) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+        if size > LARGEST_IN_MEMORY:
+            raise DataError(
+                f"{self.place}: unpacks to {size:,} bytes, more than {LARGEST_IN_MEMORY:,}; save "
+                f"each array as a .npy file in one folder, from which it can be read bit by bit"
+            )
+
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except DataError:
+            raise
+        # On a damaged file the readers raise nearly anything, NotImplementedError included.
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(
+                f"{path}: cannot be read as arrays ({reason}); save it again, without objects"
+            ) from error
+
+
+def _zipped_header(
+    archive: zipfile.ZipFile, name: str
+) -> tuple[tuple[int, ...], np.dtype[np.generic]]:
+    """Shape and dtype of an array in a .npz file."""
+    with archive.open(f"{name}.npy") as stream:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
+        return shape, dtype

@@ -1,0 +1,205 @@
+"""A folder of images of one's own: a subfolder a class, every bad file in one report."""
+
+import os
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pdecnn.data.image_file import read_image
+from pdecnn.data.image_set import DataSet, ImageSet
+from pdecnn.data.split import hold_out_test
+from pdecnn.data.stored_images import LARGEST_IN_MEMORY, StoredImages, num_workers
+from pdecnn.errors import BadFilesError, DataError
+
+_PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+_NOT_MEANT = {"thumbs.db", "desktop.ini"}  # what systems leave in folders of images
+
+
+def image_classes(folder: Path | str) -> tuple[str, ...]:
+    """The class names: those of the subfolders, sorted."""
+    where = _find_parts(Path(folder))["train"]
+    names = tuple(sorted(path.name for path in _subfolders(where)))
+    if len(names) < 2:
+        raise DataError(
+            f"{where}: holds {len(names)} folders, but needs at least 2: one for each class, with "
+            f"its images in it"
+        )
+    return names
+
+
+def read_image_folder(
+    folder: Path | str, *, channels: int, size: int, stream: bool | None = None
+) -> DataSet:
+    """The images of a folder, one subfolder a class, scaled and cropped to size x size.
+
+    The subfolders may stand in `train`, `validation` (or `val`) and `test`; a test part that is
+    missing is held out of the training images, alike in every run. Every file is decoded once:
+    all that cannot be used are named in one BadFilesError. Links are followed within the folder
+    only. With `stream` images stay on the disk; None: if they exceed `LARGEST_IN_MEMORY`.
+    """
+    root = Path(folder)
+    class_names = image_classes(root)
+    scan = _Scan(root, class_names)
+    parts = {part: scan.list_part(where) for part, where in _find_parts(root).items()}
+    num_files = sum(len(files) for files in parts.values())
+    if stream is None:
+        stream = num_files * channels * size * size > LARGEST_IN_MEMORY
+    read = partial(read_image, channels=channels, size=(size, size))
+    images = {
+        part: scan.read_all([path for path, _ in files], read, (channels, size, size), stream)
+        for part, files in parts.items()
+    }
+    scan.report(num_files)
+    sets = {
+        part: ImageSet(
+            images=images[part],
+            labels=torch.tensor([label for _, label in files]),
+            class_names=class_names,
+        )
+        for part, files in parts.items()
+    }
+    train, test = sets["train"], sets.get("test")
+    if test is None:
+        kept, held_out = hold_out_test(train.labels)
+        train, test = train.subset(kept), train.subset(held_out)
+    return DataSet(name="images", train=train, test=test, validation=sets.get("validation"))
+
+
+class _Scan:
+    """Goes through a folder and keeps what is wrong with its entries."""
+
+    def __init__(self, root: Path, class_names: tuple[str, ...]) -> None:
+        self.root, self.inside = root, root.resolve()
+        self.class_names = class_names
+        self.complaints: dict[Path, str] = {}
+
+    def list_part(self, where: Path) -> list[tuple[Path, int]]:
+        """The files of a part with their labels, sorted by class and path."""
+        files = []
+        for folder in sorted(_subfolders(where)):
+            if folder.name not in self.class_names:
+                self.complaints[folder] = "is no class of the training images"
+                continue
+            label = self.class_names.index(folder.name)
+            found = [path for path in self._walk(folder) if self._is_usable(path)]
+            if not found:
+                self.complaints.setdefault(folder, "holds no image")
+            files += [(path, label) for path in sorted(found)]
+        return files
+
+    def _walk(self, folder: Path) -> list[Path]:
+        if folder.is_symlink():
+            self.complaints[folder] = "is a link to a folder, which is not followed"
+            return []
+        found = []
+        for place, folders, names in os.walk(folder, onerror=self._note_folder):
+            for name in folders:
+                if (path := Path(place, name)).is_symlink():
+                    self.complaints[path] = "is a link to a folder, which is not followed"
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            found += [Path(place, name) for name in names if _is_meant(name)]
+        return found
+
+    def _note_folder(self, error: OSError) -> None:
+        self.complaints[Path(error.filename)] = f"cannot be read ({error.strerror})"
+
+    def _is_usable(self, path: Path) -> bool:
+        """Whether it may be opened: a pipe would wait for ever, a link may lead anywhere."""
+        try:
+            target = Path(os.path.realpath(path, strict=True))
+            status = target.stat()
+        except OSError as error:
+            self.complaints[path] = f"cannot be read ({error.strerror})"
+            return False
+        if not target.is_relative_to(self.inside):
+            self.complaints[path] = "is a link out of the folder, which is not followed"
+        elif not stat.S_ISREG(status.st_mode):
+            self.complaints[path] = "is no regular file"
+        elif status.st_size == 0:
+            self.complaints[path] = "is empty"
+        return path not in self.complaints
+
+    def read_all(
+        self,
+        paths: list[Path],
+        read: Callable[[Path], Tensor],
+        shape: tuple[int, ...],
+        stream: bool,
+    ) -> Tensor | StoredImages:
+        """Decode every file once; keep the pixels unless they are to stay on the disk."""
+        images = torch.empty((0 if stream else len(paths), *shape), dtype=torch.uint8)
+
+        def decode(index: int) -> str | None:
+            try:
+                pixels = read(paths[index])
+            except DataError as error:
+                return str(error).removeprefix(f"{paths[index]}: ")
+            if not stream:
+                images[index] = pixels
+            return None
+
+        with ThreadPoolExecutor(num_workers()) as pool:
+            complaints = list(pool.map(decode, range(len(paths))))
+        for path, complaint in zip(paths, complaints, strict=True):
+            if complaint is not None:
+                self.complaints[path] = complaint
+        if not stream:
+            return images
+        places = torch.arange(len(paths))
+        return StoredImages(
+            lambda place: read(paths[place]), places, image_shape=shape, dtype=torch.uint8
+        )
+
+    def report(self, num_listed: int) -> None:
+        """Raise what was found, all of it at once."""
+        if not self.complaints:
+            return
+        lines = [
+            f"  {path.relative_to(self.root)}: {complaint}"
+            for path, complaint in sorted(self.complaints.items())
+        ]
+        raise BadFilesError(
+            f"{self.root}: {len(lines)} files or folders cannot be used ({num_listed:,} were "
+            f"looked into); mend or remove them:\n" + "\n".join(lines)
+        )
+
+
+def _is_meant(name: str) -> bool:
+    return not name.startswith(".") and name.lower() not in _NOT_MEANT
+
+
+def _find_parts(root: Path) -> dict[str, Path]:
+    """Where each part is: all in the folder itself, or in subfolders that say so."""
+    folders = _subfolders(root)
+    parts = {_PARTS[path.name]: path for path in folders if path.name in _PARTS}
+    # A class may be called train too: its folder has images in it, not folders.
+    if "train" not in parts or not _subfolders(parts["train"]):
+        return {"train": root}
+    others = sorted({path.name for path in folders} - {path.name for path in parts.values()})
+    if others:
+        raise DataError(
+            f"{root}: holds {others[0]!r} beside 'train'; a folder has either classes in it, or "
+            f"train, validation and test, each once"
+        )
+    return parts
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.is_dir() and _is_meant(path.name)]
+    except FileNotFoundError:
+        raise DataError(
+            f"{folder}: no such folder; pass one with a folder for each class"
+        ) from None
+    except NotADirectoryError:
+        raise DataError(
+            f"{folder}: is a file; pass a folder with a folder for each class, or, for an array "
+            f"file, add --set data.name=arrays"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read ({error.strerror}); check it") from error
