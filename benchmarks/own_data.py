@@ -31,15 +31,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     arguments = parser.parse_args()
+    environment = describe_environment(torch.device("cpu"), 0)  # of the code that is measured
+    environment.pop("command")
+    environment.pop("seed")
     runs = [
         measure(task, dynamics, seed)
         for task in TASKS
         for dynamics in DYNAMICS
         for seed in range(arguments.seeds)
     ]
-    environment = describe_environment(torch.device("cpu"), 0)
-    environment.pop("command")
-    environment.pop("seed")
     arguments.output.mkdir(parents=True, exist_ok=True)
     write_json(arguments.output / "own-data.json", {"environment": environment, "runs": runs})
     text = page(runs, environment, arguments.seeds)
@@ -88,12 +88,13 @@ def page(runs: list[dict[str, Any]], environment: dict[str, Any], num_seeds: int
             )
     hardware, versions = environment["hardware"], environment["versions"]
     table = "\n".join(rows)
+    seeds = "seed 0" if num_seeds == 1 else f"seeds 0 to {num_seeds - 1}"
     return f"""# Data of one's own
 
 Test accuracy (%) of the `*_signals` and `*_volumes` recipes on a fifth of what the examples
-make, four classes each, with the weights of the best validation accuracy; seeds 0 to
-{num_seeds - 1}, one thread, everything else at its default. Written by
-`benchmarks/own_data.py`; every run is in `own-data.json`.
+make, four classes each, with the weights of the best validation accuracy; {seeds},
+one thread, everything else at its default. Other programs ran on the machine meanwhile: the
+seconds are upper bounds. Written by `benchmarks/own_data.py`; every run is in `own-data.json`.
 
 | task | dynamics | weights | mean | by seed | longest training |
 |---|---|---|---|---|---|

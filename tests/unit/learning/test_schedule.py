@@ -56,8 +56,8 @@ def test_the_recipes_use_these_schedules():
         config = CIFAR100 if name.endswith("cifar100") else ScheduleConfig()
         found = {field: getattr(training, field) for field in field_names(ScheduleConfig)}
         assert ScheduleConfig(**found) == config, name
-        epochs = 200 if name.endswith("cifar100") else 20 if name.endswith("digits") else 100
-        assert training.epochs == epochs
+        epochs = {"cifar100": 200, "digits": 20, "images": 30, "signals": 15, "volumes": 15}
+        assert training.epochs == epochs.get(name.rpartition("_")[2], 100)
 
 
 @pytest.mark.parametrize(
