@@ -51,6 +51,7 @@ def _stability_values(found: BlockStability) -> dict[str, Any]:
             {
                 "perturbation": growth.perturbation,
                 "backward": growth.backward,
+                "depths": list(growth.depths),
                 "constants": [finite_number(value) for value in growth.constants],
                 "largest": finite_number(growth.constant),
             }

@@ -33,6 +33,7 @@ def _diagnosis_contents(found: Diagnosis) -> dict[str, bytes]:
         from pdecnn.reports import style
     from pdecnn.reports import diagnosis_figures
     from pdecnn.reports.pde_figure import draw_pde
+    from pdecnn.reports.stability_figure import draw_stability
 
     contents = {
         "diagnosis.json": _json(found.to_dict()),
@@ -42,7 +43,7 @@ def _diagnosis_contents(found: Diagnosis) -> dict[str, bytes]:
     }
     with style.journal_style():
         figures = {
-            "stability": diagnosis_figures.draw_stability,
+            "stability": draw_stability,
             "growth": diagnosis_figures.draw_growth,
             "energy": diagnosis_figures.draw_energy,
             "learned_pde": draw_pde,

@@ -23,12 +23,12 @@ from pdecnn.reports.diagnosis_figures import (
     draw_energy,
     draw_growth,
     draw_reversibility,
-    draw_stability,
 )
 from pdecnn.reports.diagnosis_files import write_attack, write_diagnosis
 from pdecnn.reports.pde_figure import draw_pde
 from pdecnn.reports.robustness import print_attack
 from pdecnn.reports.robustness_figure import draw_robustness
+from pdecnn.reports.stability_figure import draw_stability
 from pdecnn.reports.style import journal_style
 from tests.unit.learning.trainings import make_network
 
