@@ -160,6 +160,7 @@ def test_a_parabolic_network_has_no_figure_of_reversal(tmp_path):
     assert "cannot be run backwards" in shown(print_diagnosis, found, [])
 
 
+@pytest.mark.slow
 def test_the_same_diagnosis_gives_the_same_bytes(waves, written, tmp_path):
     again = write_diagnosis(waves, tmp_path)
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
