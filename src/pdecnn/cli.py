@@ -258,7 +258,7 @@ def diagnose(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Say what PDE theory predicts of a run: stability, energy, reversal, the learned PDE."""
+    """Measure what PDE theory predicts of a run."""
     del debug
     from pdecnn import experiments
     from pdecnn.reports.diagnosis import print_diagnosis
@@ -295,7 +295,7 @@ def attack(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Measure a run under attack (FGSM, PGD) and on noisy, blurred and faint images."""
+    """Measure a run under attack and on noisy images."""
     del debug
     from pdecnn import experiments
     from pdecnn.reports.diagnosis_files import write_attack

@@ -307,7 +307,8 @@ def test_version_and_help(run_command):
     assert run_command("--version").stdout == f"pdecnn {pdecnn.__version__}\n"
     done = run_command("--help")
     assert done.code == 0
-    for name in ("train", "evaluate", "predict", "reproduce", "recipes", "models"):
+    commands = "train evaluate predict reproduce diagnose attack recipes models"
+    for name in commands.split():
         assert name in done.stdout
         assert run_command(name, "--help").code == 0
     # No summary of a command is cut off.

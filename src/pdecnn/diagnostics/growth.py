@@ -14,6 +14,8 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import AbstractReversibleIntegrator, State
 
 PERTURBATIONS = ("random", "noise", "worst")
+MOST_DEPTHS = 16
+"""Deeper blocks are measured at so many depths: to measure all takes time like their square."""
 _CONVERGED = 1e-6
 Path = Callable[[Tensor, int], list[Tensor]]
 """The values (batch, numbers) after 0, 1, ..., `depth` steps from flat initial values."""
@@ -28,12 +30,14 @@ class Growth:
     'worst': the largest singular value of dY_j/dY_0, for each depth by itself."""
     backward: bool
     """Whether time runs backwards, from the final state."""
+    depths: tuple[int, ...]
+    """Where it was measured: 0, 1, ..., the number of steps; for 'worst' some of many."""
     constants: tuple[float, ...]
-    """One for each depth; the first is 1."""
+    """One for each of `depths`; the first is 1."""
 
     @property
     def constant(self) -> float:
-        """M, the largest over all depths."""
+        """M, the largest over the depths."""
         return max(self.constants)
 
 
@@ -66,9 +70,11 @@ def measure_growth(
     with torch.no_grad():
         path, start = (_backward_path if backward else _forward_path)(plain, features)
     generator = torch.Generator().manual_seed(seed)
+    depths = tuple(range(plain.num_steps + 1))
     if perturbation == "worst":
+        depths = _some_depths(plain.num_steps)
         first = _unit(_normal_like(start, generator))
-        ratios = _worst(path, start, first, plain.num_steps, num_iterations)
+        ratios = _worst(path, start, first, depths, num_iterations)
     else:
         draws = [_normal_like(start, generator) for _ in range(num_draws)]
         along = _derivative if perturbation == "random" else _difference
@@ -76,7 +82,13 @@ def measure_growth(
             [along(path, start, draw, plain.num_steps, noise_size) for draw in draws]
         ).amax(0)
     constants = tuple(inf if value != value else value for value in ratios.tolist())
-    return Growth(perturbation=perturbation, backward=backward, constants=constants)
+    return Growth(perturbation=perturbation, backward=backward, depths=depths, constants=constants)
+
+
+def _some_depths(num_steps: int) -> tuple[int, ...]:
+    """0 and all depths, or `MOST_DEPTHS` of them in nearly equal distances."""
+    number = min(num_steps, MOST_DEPTHS)
+    return tuple(round(place * num_steps / number) for place in range(number + 1))
 
 
 def _forward_path(block: Block, features: Tensor) -> tuple[Path, Tensor]:
@@ -133,11 +145,13 @@ def _difference(path: Path, start: Tensor, draw: Tensor, depth: int, size: float
     return _largest(apart / length)
 
 
-def _worst(path: Path, start: Tensor, first: Tensor, depth: int, num_iterations: int) -> Tensor:
-    """Ratios (depth + 1): the largest singular value at each depth, by power iteration."""
+def _worst(
+    path: Path, start: Tensor, first: Tensor, depths: tuple[int, ...], num_iterations: int
+) -> Tensor:
+    """The largest singular value at each depth, by power iteration; 1 at depth 0."""
     ratios = [start.new_ones(())]
     direction = first
-    for reached in range(1, depth + 1):
+    for reached in depths[1:]:
 
         def end(values: Tensor, reached: int = reached) -> Tensor:
             return path(values, reached)[-1]

@@ -51,6 +51,7 @@ def _stability_values(found: BlockStability) -> dict[str, Any]:
             {
                 "perturbation": growth.perturbation,
                 "backward": growth.backward,
+                "depths": list(growth.depths),
                 "constants": [finite_number(value) for value in growth.constants],
                 "largest": finite_number(growth.constant),
             }
@@ -123,8 +124,8 @@ def _reversal_values(errors: ReversalErrors) -> dict[str, Any]:
 
 def _pde_values(found: BlockCoefficients) -> dict[str, Any]:
     return {
-        "shares": found.shares,
-        "changes": found.changes,
+        "shares": _by_kind(found.shares),
+        "changes": _by_kind(found.changes),
         "operators": [
             {"step": step, "operator": place, **_operator_values(operator)}
             for step, operators in enumerate(found.steps)
@@ -136,11 +137,11 @@ def _pde_values(found: BlockCoefficients) -> dict[str, Any]:
 def _operator_values(operator: OperatorCoefficients) -> dict[str, Any]:
     return {
         "name": operator.name,
-        "shares": operator.shares,
+        "shares": _by_kind(operator.shares),
         "terms": [
             {
                 "derivative": derivative_name(term),
-                "kind": term_kind(term),
+                "kind": kind_name(term),
                 "rms_coefficient": _rms(operator.derivatives[..., place]),
                 "rms_contribution": _rms(operator.contributions[..., place]),
             }
@@ -148,6 +149,15 @@ def _operator_values(operator: OperatorCoefficients) -> dict[str, Any]:
         ],
         "rms_source": None if operator.source is None else _rms(operator.source),
     }
+
+
+def _by_kind(values: dict[str, float]) -> dict[str, float]:
+    return {kind.replace(" ", "_"): value for kind, value in values.items()}
+
+
+def kind_name(term: tuple[int, ...]) -> str:
+    """The kind of a term in one word: 'higher_order'."""
+    return term_kind(term).replace(" ", "_")
 
 
 def derivative_name(term: tuple[int, ...]) -> str:

@@ -71,7 +71,8 @@ def gradient_errors(
 
     A block is given the features that `images` bring to it and the gradient of `loss` with
     respect to its result, both found with all of these blocks 'checkpointed', and differentiated
-    in both modes. The error is the larger one of features and weights.
+    in both modes. The error is the larger one of features and weights; 0 where the gradient
+    itself is not finite.
     """
     blocks = _blocks(network)
     with _unchanged(network, [blocks[index] for index in indices]):
@@ -97,6 +98,8 @@ def gradient_errors(
 def _gradient_error(block: Block, features: Tensor, cotangent: Tensor, autocast: Context) -> float:
     block.backprop = SAFE
     expected = block_gradients(block, features, cotangent, autocast=autocast)
+    if not all(bool(gradient.isfinite().all()) for gradient in expected):
+        return 0.0  # not for going backwards; a training notices by itself
     block.backprop = GUARDED
     found = block_gradients(block, features, cotangent, autocast=autocast)
     return max(

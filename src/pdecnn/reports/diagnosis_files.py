@@ -8,9 +8,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from pdecnn.diagnostics.coefficients import term_kind
 from pdecnn.diagnostics.diagnosis import LATEX_THRESHOLD, BlockDiagnosis
-from pdecnn.diagnostics.json_values import derivative_name
+from pdecnn.diagnostics.json_values import derivative_name, kind_name
 from pdecnn.errors import ConfigError
 from pdecnn.experiments.diagnosis import AttackReport, Diagnosis
 from pdecnn.files import write_atomically
@@ -33,6 +32,7 @@ def _diagnosis_contents(found: Diagnosis) -> dict[str, bytes]:
         from pdecnn.reports import style
     from pdecnn.reports import diagnosis_figures
     from pdecnn.reports.pde_figure import draw_pde
+    from pdecnn.reports.stability_figure import draw_stability
 
     contents = {
         "diagnosis.json": _json(found.to_dict()),
@@ -42,7 +42,7 @@ def _diagnosis_contents(found: Diagnosis) -> dict[str, bytes]:
     }
     with style.journal_style():
         figures = {
-            "stability": diagnosis_figures.draw_stability,
+            "stability": draw_stability,
             "growth": diagnosis_figures.draw_growth,
             "energy": diagnosis_figures.draw_energy,
             "learned_pde": draw_pde,
@@ -109,7 +109,7 @@ def _coefficients(blocks: Sequence[BlockDiagnosis]) -> Iterable[tuple[Any, ...]]
                     for source, entries in enumerate(row):
                         for term, value in zip(operator.terms, entries, strict=True):
                             name = derivative_name(term)
-                            yield *key, output, source, name, term_kind(term), repr(value)
+                            yield *key, output, source, name, kind_name(term), repr(value)
                 if operator.source is not None:
                     for output, value in enumerate(operator.source.tolist()):
                         yield *key, output, "", "", "source", repr(value)

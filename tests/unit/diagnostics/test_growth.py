@@ -139,3 +139,24 @@ def test_parabolic_blocks_do_not_run_backwards():
 def test_unknown_perturbations_are_refused():
     with pytest.raises(ConfigError, match="did you mean 'worst'"):
         measure_growth(make_block("verlet"), make_features(), perturbation="worse")
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "expected"),
+    [
+        (1, (0, 1)),
+        (16, tuple(range(17))),
+        (32, tuple(range(0, 33, 2))),
+        (50, (0, 3, 6, 9, 12, 16, 19, 22, 25, 28, 31, 34, 38, 41, 44, 47, 50)),
+    ],
+)
+@every_perturbation
+def test_the_worst_of_deep_blocks_is_measured_at_some_depths(num_steps, expected, perturbation):
+    """y' = -y by Euler's method: every perturbation falls to (1 - dt)^j."""
+    layer = equations.make_layer([[1.0]])
+    block = equations.make_block("forward_euler", [layer], step_size=0.1, num_steps=num_steps)
+    found = measure_growth(
+        block, torch.ones(1, 1, 1, dtype=torch.float64), perturbation=perturbation
+    )
+    assert found.depths == (expected if perturbation == "worst" else tuple(range(num_steps + 1)))
+    assert found.constants == pytest.approx([0.9**depth for depth in found.depths])

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 import pdecnn
+from pdecnn.data.cifar import CIFAR10
 from pdecnn.data.digits import read_digits
 from pdecnn.diagnostics import corruptions, measure_robustness, network_stability
-from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.experiments import diagnosis
 from pdecnn.experiments.diagnosis import attack, diagnose
 from tests.runs import small_config
+from tests.unit.data.test_cifar import write_files
 
 small_attack = partial(attack, epsilons=[0.1], num_images=20, device="cpu")
 
@@ -117,6 +119,30 @@ def test_every_dynamics_can_be_diagnosed_and_attacked(dynamics, tmp_path):
     assert len(operators) == (2 if dynamics == "resnet" else 1)
     accuracies = {entry.attack: entry.accuracy for entry in small_attack(run).results}
     assert accuracies["pgd"] <= accuracies["fgsm"]
+
+
+def test_colour_images_in_a_folder_that_has_moved(tmp_path):
+    """Read from where `data` says, resized as the run was: gradients go through that too."""
+    (tmp_path / "before").mkdir()
+    write_files(tmp_path / "before", CIFAR10, records_per_file=40)
+    settings = {
+        "network__channels": [4, 4],
+        "training__epochs": 1,
+        "data__folder": str(tmp_path / "before"),
+        "data__size": 6,
+        "data__fraction": 1.0,
+    }
+    run = pdecnn.train(
+        small_config("hamiltonian_cifar10", **settings), output=tmp_path / "run", device="cpu"
+    )
+    (tmp_path / "before").rename(tmp_path / "after")
+    with pytest.raises(DataError, match="before"):
+        diagnose(run, device="cpu")
+    found = diagnose(run, data=tmp_path / "after", device="cpu")
+    assert found.blocks[0].size == (6, 6)
+    attacked = small_attack(run, data=tmp_path / "after", epsilons=[0.1])
+    assert attacked.num_images == 20
+    assert attacked.results[1].accuracy <= attacked.results[0].accuracy <= attacked.clean_accuracy
 
 
 def test_what_cannot_be_is_refused(undisturbed, tmp_path):

@@ -32,7 +32,12 @@ def test_promise_26_a_switch_is_said_and_recorded(whole):
     assert [entry["checkpointed_blocks"] for entry in run.metrics] == [2, 2, 2, 2]
 
 
-@pytest.mark.parametrize("place", [(0, 2), (1, 1), (2, 0)])
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "place", [(0, 2), *(pytest.param(place, marks=slow) for place in ((1, 1), (2, 0)))], ids=str
+)
 def test_promise_1_a_killed_run_is_switched_again(whole, tmp_path, place):
     def kill(progress):
         if (progress.epoch, progress.batch) == place:

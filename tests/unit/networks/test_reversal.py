@@ -114,6 +114,14 @@ def test_layers_in_half_precision_are_measured_so():
     assert max(half.values()) > 10 * max(wide.values())
 
 
+def test_a_gradient_that_is_not_finite_is_no_fault_of_reversal():
+    network = make_network(backprop="reversible")
+    images, loss = probe(network)
+    images[0] = float("nan")
+    assert DriftGuard(network).measure(images, loss) == {0: 0.0, 1: 0.0}
+    assert [block.backprop for block in network.blocks] == ["reversible"] * 2
+
+
 def test_frozen_weights_do_not_matter():
     network = make_network(backprop="reversible").requires_grad_(False)
     network.classifier.weight.requires_grad_(True)

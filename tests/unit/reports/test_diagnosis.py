@@ -23,12 +23,12 @@ from pdecnn.reports.diagnosis_figures import (
     draw_energy,
     draw_growth,
     draw_reversibility,
-    draw_stability,
 )
 from pdecnn.reports.diagnosis_files import write_attack, write_diagnosis
 from pdecnn.reports.pde_figure import draw_pde
 from pdecnn.reports.robustness import print_attack
 from pdecnn.reports.robustness_figure import draw_robustness
+from pdecnn.reports.stability_figure import draw_stability
 from pdecnn.reports.style import journal_style
 from tests.unit.learning.trainings import make_network
 
@@ -160,6 +160,7 @@ def test_a_parabolic_network_has_no_figure_of_reversal(tmp_path):
     assert "cannot be run backwards" in shown(print_diagnosis, found, [])
 
 
+@pytest.mark.slow
 def test_the_same_diagnosis_gives_the_same_bytes(waves, written, tmp_path):
     again = write_diagnosis(waves, tmp_path)
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in written]
