@@ -1,6 +1,7 @@
 """The paper's runs, and the digits ones, as functions that return a complete config (Sec. 5)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatch
 
 from pdecnn.errors import unknown_name
@@ -59,9 +60,45 @@ def cifar100(dynamics: str) -> RunConfig:
     )
 
 
+def digits_multilevel(dynamics: str) -> RunConfig:
+    """The digits from 4x4 to 8x8 pixels."""
+    return _in_levels(digits(dynamics), (4, 8))
+
+
+def stl10_multilevel(dynamics: str) -> RunConfig:
+    """STL-10 from 24x24 to 48x48 to 96x96 pixels."""
+    return _in_levels(stl10(dynamics), (24, 48, 96))
+
+
+def cifar10_multilevel(dynamics: str) -> RunConfig:
+    """CIFAR-10 from 16x16 to 32x32 pixels."""
+    return _in_levels(cifar10(dynamics), (16, 32))
+
+
+def cifar100_multilevel(dynamics: str) -> RunConfig:
+    """CIFAR-100 from 16x16 to 32x32 pixels."""
+    return _in_levels(cifar100(dynamics), (16, 32))
+
+
+def _in_levels(config: RunConfig, sizes: tuple[int, ...]) -> RunConfig:
+    """The recipe with the same epochs and rates, the first half of them on coarser images."""
+    epochs = (1.0,) * (len(sizes) - 1) + (len(sizes) - 1.0,)
+    training = replace(config.training, level_sizes=sizes, level_epochs=epochs)
+    return replace(config, recipe=f"{config.recipe}_multilevel", training=training)
+
+
 RECIPES: dict[str, tuple[Callable[[str], RunConfig], str]] = {
     f"{dynamics}_{function.__name__}": (function, dynamics)
-    for function in (digits, stl10, cifar10, cifar100)
+    for function in (
+        digits,
+        stl10,
+        cifar10,
+        cifar100,
+        digits_multilevel,
+        stl10_multilevel,
+        cifar10_multilevel,
+        cifar100_multilevel,
+    )
     for dynamics in DYNAMICS
 }
 

@@ -18,7 +18,7 @@ from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weight
 
 TENSORS, PROGRESS = "state.safetensors", "state.json"
 FILES = (CONFIG, WEIGHTS, TENSORS, PROGRESS)
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
@@ -49,8 +49,9 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
 def load_checkpoint(trainer: Trainer, folder: Path) -> None:
     """Put a trainer where the checkpoint was; anything amiss is a CheckpointError."""
     verify_manifest(folder, required=FILES)
-    _check_network(trainer, folder / CONFIG)
     progress = _read_progress(trainer, folder / PROGRESS)
+    trainer.enter_level(progress.level)
+    _check_network(trainer, folder / CONFIG)
     tensors = deserialize(folder / TENSORS)
     groups: dict[str, dict[str, Tensor]] = {
         "weights": {},
@@ -95,6 +96,8 @@ def _read_progress(trainer: Trainer, path: Path) -> Progress:
             f"{path}: belongs to a training whose epochs do not have {trainer.steps_per_epoch} "
             f"batches"
         )
+    if not trainer.progress.level <= progress.level < trainer.config.num_levels:
+        raise CheckpointError(f"{path}: is on level {progress.level}, where this training is not")
     return progress
 
 

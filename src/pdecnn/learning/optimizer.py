@@ -11,6 +11,7 @@ from pdecnn.checks import check_number, check_positive
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.stencil import rediscretization_growth
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
 BOXES = ("stencils", "all", "none")
@@ -30,7 +31,8 @@ class OptimizerConfig:
     """Which weights are kept in [-box_bound, box_bound] after each step: the block 'stencils'
     theta^(1), as the paper says; 'all', as the authors' code does; 'none'."""
     box_bound: float = 1.0
-    """Half the side of the box."""
+    """Half the side of the box, on the mesh for which the weights were drawn; it scales with the
+    stencils on another."""
     clip_norm: float | None = None
     """Gradients longer than this are shortened to it; None: never."""
     average_decay: float | None = None
@@ -68,6 +70,7 @@ class ProjectedSGD(torch.optim.Optimizer):
         self.config = OptimizerConfig() if config is None else config
         super().__init__(network.parameters(), {"lr": learning_rate})
         self.boxed = boxed_weights(network, self.config.box)
+        self._boxes = _boxes(network, self.boxed, self.config.box_bound)
 
     @property
     def learning_rate(self) -> float:
@@ -91,7 +94,12 @@ class ProjectedSGD(torch.optim.Optimizer):
             weights = [weight for weight in group["params"] if weight.grad is not None]
             velocities = [self.velocity(weight) for weight in weights]
             update_(weights, velocities, gradients_of(weights), group["lr"], self.config)
-        project_(self.boxed, self.config.box_bound)
+        self.project_()
+
+    def project_(self, accepted: Tensor | None = None) -> None:
+        """Project onto the box, which is wider for stencils on a finer mesh."""
+        for bound, weights in self._boxes.items():
+            project_(weights, bound, accepted)
 
     def velocity(self, weight: Tensor) -> Tensor:
         """The velocity of a weight, zero before its first step."""
@@ -149,6 +157,25 @@ def boxed_weights(network: Network, box: str) -> list[Tensor]:
     if box == "all":
         return list(network.parameters())
     return [part.stencil for part in network.blocks.modules() if isinstance(part, Convolution)]
+
+
+def _boxes(network: Network, boxed: list[Tensor], bound: float) -> dict[float, list[Tensor]]:
+    """The boxed weights by the bound of their box.
+
+    The box of a stencil scales with it from the mesh of its drawing to its own: what a change of
+    mesh makes of a stencil in the box is in the box.
+    """
+    config = network.config
+    growth = rediscretization_growth(1.0, config.mesh_size, dimension=config.dimension)
+    scaled = {
+        id(part.stencil)
+        for part in network.modules()
+        if isinstance(part, Convolution) and max(part.stencil_size) > 1
+    }
+    boxes: dict[float, list[Tensor]] = {}
+    for weight in boxed:
+        boxes.setdefault(bound * growth if id(weight) in scaled else bound, []).append(weight)
+    return boxes
 
 
 @torch.no_grad()

@@ -34,6 +34,10 @@ class Progress:
     """The factor of the loss in float16."""
     loss_scale_age: int = 0
     """Steps since it last changed."""
+    level: int = 0
+    """The level the network is on, from 0; at the end of its last epoch still that level."""
+    work: float = 0.0
+    """Floating-point operations of all epochs completed."""
     stopped: str | None = None
     """Why the training is over: 'completed' or 'early_stopping'; None: it is not."""
 

@@ -20,7 +20,6 @@ from pdecnn.learning.optimizer import (
     MovingAverage,
     ProjectedSGD,
     flatten,
-    project_,
     unflatten,
     update_,
 )
@@ -231,7 +230,7 @@ class TrainingStep:
         """Move the weights and their average, where the step is accepted."""
         gradients = unflatten(flat, self.weights)
         update_(self.weights, self.velocities, gradients, rate, self.config, accepted)
-        project_(self.optimizer.boxed, self.config.box_bound, accepted)
+        self.optimizer.project_(accepted)
         if self.moving_average is not None:
             self.moving_average.update_(accepted)
 

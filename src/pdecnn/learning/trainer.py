@@ -21,6 +21,8 @@ from pdecnn.learning.precision import LossScale
 from pdecnn.learning.progress import Progress
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.training_config import TrainingConfig
+from pdecnn.learning.work import training_flops
+from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
 from pdecnn.pde.acceleration import has_hooks
 
@@ -60,6 +62,10 @@ class EpochReport(NamedTuple):
     validation_accuracy: float
     nonfinite_steps: int
     overflow_steps: int
+    level: int
+    """From 0."""
+    work: float
+    """Floating-point operations of the training so far."""
 
 
 class Trainer:
@@ -82,8 +88,8 @@ class Trainer:
     ) -> None:
         for image_set in (train, validation):
             check_fit(network, image_set)
+        config.check_first_level(network)
         device = network.classifier.weight.device
-        self.network = network
         self.config = config
         self.train = train.to(device)
         self.validation = validation.to(device)
@@ -92,8 +98,6 @@ class Trainer:
         self.note = note
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
-        self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=config)
-        self.average = None if config.average_decay is None else deepcopy(network)
         self.progress = Progress()
         self.steps_per_epoch = len(train) // config.batch_size
         if self.steps_per_epoch == 0:
@@ -101,15 +105,26 @@ class Trainer:
                 f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
                 f"lower training.batch_size or raise data.fraction"
             )
+        self._assemble(network, None if config.average_decay is None else deepcopy(network))
+
+    def _assemble(self, network: Network, average: Network | None) -> None:
+        """Train this network from now on, with velocities of zero."""
+        self.network, self.average = network, average
+        self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=self.config)
         self._step = TrainingStep(
             network,
-            config,
+            self.config,
             train=self.train,
-            augmentation=augmentation,
+            augmentation=self.augmentation,
             objective=self.objective,
             optimizer=self.optimizer,
-            average=self.average,
-            seed=seed,
+            average=average,
+            seed=self.seed,
+        )
+        preprocessing = network.preprocessing
+        size = preprocessing.size or self.train.size
+        self._step_flops = training_flops(
+            network, [n // preprocessing.pooling for n in size], self.config.batch_size
         )
         self._steps_left = 0
         self._launch: Callable[[], None] | None = None
@@ -140,6 +155,10 @@ class Trainer:
         is then in a state from which a checkpoint can go on. `on_step` runs after each update.
         """
         while self.progress.stopped is None:
+            level = self._level_of(self.progress.epoch)
+            if level != self.progress.level:
+                self.enter_level(level)
+                self.note(f"level {level + 1} of {self.config.num_levels}: {self._described()}")
             self._train_epoch(poll, on_step)
             poll()
             evaluation = evaluate_network(
@@ -151,6 +170,27 @@ class Trainer:
                 score=self._captured_scores(),
             )
             yield self._finish_epoch(evaluation)
+
+    def enter_level(self, level: int) -> None:
+        """Refine the network with its average and velocities up to that level."""
+        for finer in range(self.progress.level + 1, level + 1):
+            network, optimizer, scale = self.network, self.optimizer, self.loss_scale
+            velocities = {name: optimizer.velocity(w) for name, w in network.named_parameters()}
+            average = None if self.average is None else self.config.refine(self.average, finer)
+            self._assemble(self.config.refine(network, finer), average)
+            for name, velocity in transfer_tensors(network, self.network, velocities).items():
+                self.optimizer.velocity(self.network.get_parameter(name)).copy_(velocity)
+            self.loss_scale.value.copy_(scale.value)
+            self.loss_scale.steps_since_change.copy_(scale.steps_since_change)
+            self.progress.level = finer
+
+    def _level_of(self, epoch: int) -> int:
+        return self.config.level_of(epoch, self.config.epochs)
+
+    def _described(self) -> str:
+        preprocessing, steps = self.network.preprocessing, self.network.config.num_steps
+        size = [n // preprocessing.pooling for n in preprocessing.size or self.train.size]
+        return f"{' x '.join(map(str, size))} pixels, {steps} steps a block"
 
     def _train_epoch(self, poll: Callable[[], None], on_step: Callable[[], None]) -> None:
         # A CPU is never waited for; a GPU is asked now and then only.
@@ -279,14 +319,22 @@ class Trainer:
 
     def _finish_epoch(self, evaluation: Evaluation) -> EpochReport:
         progress = self.progress
+        is_last_level = progress.level == self.config.num_levels - 1
+        # Accuracies compare on one level only: the first epoch of a new one is its best so far.
+        begins = progress.epoch > 0 and self._level_of(progress.epoch - 1) != progress.level
         progress.epoch += 1
         progress.batch = 0
-        if evaluation.accuracy > progress.best_accuracy:
+        progress.work += self.steps_per_epoch * self._step_flops
+        if begins or evaluation.accuracy > progress.best_accuracy:
             progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch
         patience = self.config.patience
         if progress.epoch >= self.config.epochs:
             progress.stopped = "completed"
-        elif patience is not None and progress.epoch - progress.best_epoch >= patience:
+        elif (
+            patience is not None
+            and is_last_level
+            and progress.epoch - progress.best_epoch >= patience
+        ):
             progress.stopped = "early_stopping"
         sums = self.sums.tolist()
         self.sums.zero_()
@@ -305,4 +353,6 @@ class Trainer:
             validation_accuracy=evaluation.accuracy,
             nonfinite_steps=progress.nonfinite_steps,
             overflow_steps=progress.overflow_steps,
+            level=progress.level,
+            work=progress.work,
         )

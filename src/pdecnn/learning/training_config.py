@@ -1,9 +1,10 @@
-"""Every setting of a training, flat: those of the objective, schedule and optimiser and its own."""
+"""Every setting of a training, flat: of objective, schedule, optimiser and levels and its own."""
 
 from dataclasses import dataclass
 
 from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import ConfigError
+from pdecnn.learning.levels import LevelsConfig
 from pdecnn.learning.objective import ObjectiveConfig
 from pdecnn.learning.optimizer import OptimizerConfig
 from pdecnn.learning.precision import check_precision
@@ -11,7 +12,7 @@ from pdecnn.learning.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
+class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, LevelsConfig):
     """How a network is trained."""
 
     epochs: int = 100
@@ -28,7 +29,8 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
     evaluation_batch_size: int = 250
     """Images at a time in validation and test."""
     patience: int | None = None
-    """Stop after this many epochs without a better validation accuracy; None: never."""
+    """Stop after this many epochs of the last level without a better validation accuracy; None:
+    never."""
     time_limit_seconds: float | None = None
     """Stop at the end of the epoch in which this time since the start, or since the last resume,
     is over; None: never."""
@@ -42,6 +44,7 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
         ObjectiveConfig.__post_init__(self)
         ScheduleConfig.__post_init__(self)
         OptimizerConfig.__post_init__(self)
+        LevelsConfig.__post_init__(self)
         for name in ("epochs", "batch_size", "accumulation", "evaluation_batch_size"):
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
         for name in ("patience", "num_threads"):
@@ -56,6 +59,10 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig):
         check_precision(self.precision)
         if not isinstance(self.capture, bool):
             raise ConfigError(f"capture must be true or false, found {self.capture!r}")
+        if self.epochs < self.num_levels:
+            raise ConfigError(
+                f"{self.num_levels} levels need as many epochs, found epochs={self.epochs}"
+            )
         if self.batch_size % self.accumulation:
             raise ConfigError(
                 f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}"

@@ -7,15 +7,20 @@ minimum_bytes  each convolution and matrix product reads its inputs once and wri
 moved_bytes    every operation reads its inputs and writes its outputs, as eager torch does
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
+
+from pdecnn.networks.network import Network
+from pdecnn.networks.stages import pool_features
 
 _aten = torch.ops.aten
 _PRODUCTS = (
@@ -41,6 +46,23 @@ def count_work(call: Callable[[], object]) -> Work:
     with FlopCounterMode(display=False) as flops, _ByteCounter() as counter:
         call()
     return Work(int(flops.get_total_flops()), counter.minimum_bytes, counter.moved_bytes)
+
+
+def training_flops(network: Network, size: Sequence[int], batch_size: int) -> int:
+    """The floating-point operations of scores and gradient of a batch, without running any.
+
+    What reversal or checkpoints compute again is left out, so that all modes compare.
+    """
+    config = replace(network.config, backprop="stored")
+    with torch.device("meta"):
+        copy = Network(config)
+        images = torch.empty(batch_size, config.in_channels, *size)
+    with FlopCounterMode(display=False) as flops:
+        pooled = pool_features(copy.forward_features(images))
+        # Not copy.classifier, which turns autocast off: there is none for the meta device.
+        scores = functional.linear(pooled, copy.classifier.weight, copy.classifier.bias)
+        torch.autograd.grad(scores.sum(), list(copy.parameters()))
+    return int(flops.get_total_flops())
 
 
 class _ByteCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
