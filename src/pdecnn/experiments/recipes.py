@@ -81,8 +81,9 @@ def cifar100_multilevel(dynamics: str) -> RunConfig:
 
 
 def _in_levels(config: RunConfig, sizes: tuple[int, ...]) -> RunConfig:
-    """The recipe with the same epochs and rates, the first half of them on coarser images."""
-    epochs = (1.0,) * (len(sizes) - 1) + (len(sizes) - 1.0,)
+    """The recipe with the same epochs and rates, three fifths of them on coarser images."""
+    num_coarse = len(sizes) - 1
+    epochs = (60 / num_coarse,) * num_coarse + (40.0,)
     training = replace(config.training, level_sizes=sizes, level_epochs=epochs)
     return replace(config, recipe=f"{config.recipe}_multilevel", training=training)
 

@@ -70,7 +70,7 @@ class ProjectedSGD(torch.optim.Optimizer):
         self.config = OptimizerConfig() if config is None else config
         super().__init__(network.parameters(), {"lr": learning_rate})
         self.boxed = boxed_weights(network, self.config.box)
-        self._boxes = _boxes(network, self.boxed, self.config.box_bound)
+        self.boxes = _boxes(network, self.boxed, self.config.box_bound)
 
     @property
     def learning_rate(self) -> float:
@@ -94,12 +94,8 @@ class ProjectedSGD(torch.optim.Optimizer):
             weights = [weight for weight in group["params"] if weight.grad is not None]
             velocities = [self.velocity(weight) for weight in weights]
             update_(weights, velocities, gradients_of(weights), group["lr"], self.config)
-        self.project_()
-
-    def project_(self, accepted: Tensor | None = None) -> None:
-        """Project onto the box, which is wider for stencils on a finer mesh."""
-        for bound, weights in self._boxes.items():
-            project_(weights, bound, accepted)
+        for bound, weights in self.boxes:
+            project_(weights, bound)
 
     def velocity(self, weight: Tensor) -> Tensor:
         """The velocity of a weight, zero before its first step."""
@@ -159,8 +155,8 @@ def boxed_weights(network: Network, box: str) -> list[Tensor]:
     return [part.stencil for part in network.blocks.modules() if isinstance(part, Convolution)]
 
 
-def _boxes(network: Network, boxed: list[Tensor], bound: float) -> dict[float, list[Tensor]]:
-    """The boxed weights by the bound of their box.
+def _boxes(network: Network, boxed: list[Tensor], bound: float) -> list[tuple[float, list[Tensor]]]:
+    """The boxed weights with the bound of their box.
 
     The box of a stencil scales with it from the mesh of its drawing to its own: what a change of
     mesh makes of a stencil in the box is in the box.
@@ -175,7 +171,7 @@ def _boxes(network: Network, boxed: list[Tensor], bound: float) -> dict[float, l
     boxes: dict[float, list[Tensor]] = {}
     for weight in boxed:
         boxes.setdefault(bound * growth if id(weight) in scaled else bound, []).append(weight)
-    return boxes
+    return list(boxes.items())
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from pdecnn.learning.optimizer import (
     MovingAverage,
     ProjectedSGD,
     flatten,
+    project_,
     unflatten,
     update_,
 )
@@ -87,6 +88,7 @@ class TrainingStep:
         weight = network.classifier.weight
         device = weight.device
         self.network, self.average, self.optimizer = network, average, optimizer
+        self.boxes = optimizer.boxes
         self.config, self.augmentation, self.seed = config, augmentation, seed
         # Where reading a number costs nothing the host decides whether a step is taken.
         self.gated = device.type != "cpu"
@@ -230,7 +232,8 @@ class TrainingStep:
         """Move the weights and their average, where the step is accepted."""
         gradients = unflatten(flat, self.weights)
         update_(self.weights, self.velocities, gradients, rate, self.config, accepted)
-        self.optimizer.project_(accepted)
+        for bound, boxed in self.boxes:
+            project_(boxed, bound, accepted)
         if self.moving_average is not None:
             self.moving_average.update_(accepted)
 

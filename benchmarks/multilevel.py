@@ -1,0 +1,266 @@
+"""Train in levels beside a single one, coarsen what was trained; write docs/results/multilevel.*.
+
+    python benchmarks/multilevel.py --dataset digits
+    python benchmarks/multilevel.py --dataset cifar10 --data DIR [--jobs 1] [--epochs 100]
+
+Runs that are finished are skipped, so that the same command goes on where it stopped; results of
+the other data set stay. `--level-epochs` may be repeated to compare several divisions.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pdecnn
+from pdecnn.data.image_set import ImageSet
+from pdecnn.experiments.bench.measurement import time_in_turn
+from pdecnn.experiments.config import RunConfig
+from pdecnn.experiments.environment import describe_environment, resolve_device
+from pdecnn.experiments.preparation import read_splits
+from pdecnn.experiments.queue import run_queue
+from pdecnn.experiments.runs import Run
+from pdecnn.experiments.worker import CONDITIONS
+from pdecnn.learning.metrics import class_scores, evaluate_network
+from pdecnn.networks.multilevel import coarsen_in_space
+from pdecnn.networks.network import Network
+from pdecnn.reports.console import ConsoleListener
+from pdecnn.reports.multilevel import write_multilevel
+
+DYNAMICS = "hamiltonian"
+FACTOR = 2
+VARIANTS = ("as it is", "rediscretize", "galerkin")
+QUICK = {
+    "network.channels": [8, 8],
+    "network.num_steps": 2,
+    "data.fraction": 0.2,
+    "training.batch_size": 25,
+    "training.epochs": 5,
+}
+
+
+def main() -> None:
+    """Train, coarsen, measure, write."""
+    arguments = parse()
+    listener = ConsoleListener()
+    queue = partial(
+        run_queue,
+        device=arguments.device,
+        num_parallel=arguments.jobs,
+        listener=listener,
+    )
+    folder = arguments.runs / arguments.dataset
+    trainings = plan_trainings(arguments)
+    fail_if_any(queue(trainings, folder / "trained"))
+    runs = [describe_run(folder / "trained" / name, config) for name, config in trainings.items()]
+    coarsened = coarsen_all(arguments, folder, queue)
+    environment = describe_environment(resolve_device(arguments.device), 0)
+    del environment["seed"], environment["command"]
+    result = {
+        "environment": environment,
+        "quick": arguments.quick,
+        "runs": runs,
+        "coarsened": coarsened,
+    }
+    for path in write_multilevel(arguments.dataset, result, arguments.output):
+        listener.note(f"wrote {path}")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", choices=("digits", "cifar10"), default="digits")
+    parser.add_argument("--data", type=Path, help="the folder that holds CIFAR-10")
+    parser.add_argument("--output", type=Path, help="docs/results, or multilevel-quick if quick")
+    parser.add_argument("--runs", type=Path, help="where runs are kept; OUTPUT/runs if quick")
+    parser.add_argument("--quick", action="store_true", help="tiny networks, to see if it runs")
+    parser.add_argument("--epochs", type=int, help="instead of the recipe's")
+    parser.add_argument(
+        "--level-epochs", action="append", metavar="A,B", help="instead of the recipe's"
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; times suffer")
+    parser.add_argument("--device", default="auto")
+    arguments = parser.parse_args()
+    default = Path("multilevel-quick") if arguments.quick else Path("docs/results")
+    arguments.output = arguments.output or default
+    default = arguments.output / "runs" if arguments.quick else Path("runs/multilevel")
+    arguments.runs = (arguments.runs or default).absolute()
+    return arguments
+
+
+def settings_of(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """What all runs of a seed change in their recipe."""
+    settings: dict[str, Any] = {"seed": seed}
+    if arguments.quick:
+        settings |= QUICK
+    if arguments.epochs is not None:
+        settings["training.epochs"] = arguments.epochs
+    if arguments.data is not None:
+        settings["data.folder"] = str(arguments.data.absolute())
+    return settings
+
+
+def plan_trainings(arguments: argparse.Namespace) -> dict[str, RunConfig]:
+    """Single-level and multilevel runs by name, seed by seed, so that both meet the same hours."""
+    single = pdecnn.recipe(f"{DYNAMICS}_{arguments.dataset}")
+    multilevel = pdecnn.recipe(f"{DYNAMICS}_{arguments.dataset}_multilevel")
+    divisions = [None, *(arguments.level_epochs or [])[1:]]
+    if arguments.level_epochs:
+        divisions[0] = arguments.level_epochs[0]
+    configs = {}
+    for seed in range(arguments.seeds):
+        settings = settings_of(arguments, seed)
+        configs[f"single-seed{seed}"] = single.with_settings(settings)
+        for division in divisions:
+            config = multilevel.with_settings(settings)
+            if division is not None:
+                lengths = [float(text) for text in division.split(",")]
+                config = config.with_settings({"training.level_epochs": lengths})
+            lengths = config.training.level_epochs or ()
+            name = "-".join(f"{length:g}" for length in lengths)
+            configs[f"multilevel-{name}-seed{seed}"] = config
+    return configs
+
+
+def describe_run(folder: Path, config: RunConfig) -> dict[str, Any]:
+    """What a run came to, and its course over epochs, work and time."""
+    run = Run(folder)
+    summary, metrics = run.summary, run.metrics
+    assert summary is not None
+    lines = (folder / "timing.jsonl").read_text().splitlines()
+    seconds = {entry["epoch"]: entry["seconds"] for entry in map(json.loads, lines)}
+    conditions = json.loads((folder / CONDITIONS).read_text())
+    training = config.training
+    return {
+        "name": folder.name.rpartition("-seed")[0],
+        "seed": config.seed,
+        "recipe": config.recipe,
+        "epochs": training.epochs,
+        "level_sizes": training.level_sizes,
+        "level_epochs": training.level_epochs,
+        "level_stencils": training.level_stencils,
+        "config": replace(run.config, data=replace(run.config.data, folder=None)).to_dict(),
+        "runs_at_a_time": conditions["runs_at_a_time"],
+        "num_weights": summary["num_weights"],
+        "test_accuracy": summary["test"]["accuracy"],
+        "test_loss": summary["test"]["loss"],
+        "seconds": sum(seconds.values()),
+        "steady_seconds": steady_seconds(metrics, seconds),
+        "work": metrics[-1]["work"],
+        "curve": [
+            {
+                "epoch": entry["epoch"],
+                "level": entry["level"],
+                "work": entry["work"],
+                "seconds": seconds[entry["epoch"]],
+                "data_loss": entry["data_loss"],
+                "validation_accuracy": entry["validation_accuracy"],
+            }
+            for entry in metrics
+        ],
+    }
+
+
+def steady_seconds(metrics: list[dict[str, Any]], seconds: dict[int, float]) -> float:
+    """The time without what the first epoch of a level takes longer than the others: compiling."""
+    total = 0.0
+    for level in {entry["level"] for entry in metrics}:
+        times = [seconds[entry["epoch"]] for entry in metrics if entry["level"] == level]
+        typical = statistics.median(times)
+        total += sum(times[1:]) + min(times[0], typical)
+    return total
+
+
+def coarsen_all(arguments: argparse.Namespace, folder: Path, queue: Any) -> list[dict[str, Any]]:
+    """Every single-level network on images of half the size, before and after one epoch more."""
+    device = resolve_device(arguments.device)
+    rows, tunings = [], {}
+    for seed in range(arguments.seeds):
+        run = Run(folder / "trained" / f"single-seed{seed}")
+        config = run.config
+        test = read_splits(config.data, seed).test.to(device)
+        original = pdecnn.load(run.folder)
+        networks = {"full size": original}
+        for variant in VARIANTS:
+            network = networks[variant] = coarsened(original, variant)
+            network.save_pretrained(folder / "networks" / file_name(variant, seed))
+        speeds = images_per_second(networks, test, config, device)
+        for variant, network in networks.items():
+            evaluation = evaluate_network(
+                network.to(device), test, precision=config.training.precision
+            )
+            row = {"seed": seed, "variant": variant, "test_accuracy": evaluation.accuracy}
+            rows.append(row | {"test_loss": evaluation.loss, "images_per_second": speeds[variant]})
+        for variant in VARIANTS:
+            network_folder = folder / "networks" / file_name(variant, seed)
+            tunings[file_name(variant, seed)] = tuning(config, networks[variant], network_folder)
+    fail_if_any(queue(tunings, folder / "tuned"))
+    for row in rows:
+        if row["variant"] in VARIANTS:
+            summary = Run(folder / "tuned" / file_name(row["variant"], row["seed"])).summary
+            assert summary is not None
+            row["tuned_test_accuracy"] = summary["test"]["accuracy"]
+    return rows
+
+
+def file_name(variant: str, seed: int) -> str:
+    """A variant of a seed as the name of a folder."""
+    return f"{variant.replace(' ', '_')}-seed{seed}"
+
+
+def coarsened(network: Network, variant: str) -> Network:
+    """The network for images of half the size; 'as it is' has the old stencils."""
+    if variant == "as it is":
+        new = Network(network.config, coarsen_in_space(network, FACTOR).preprocessing)
+        new.load_state_dict(network.state_dict())
+        return new.eval()
+    return coarsen_in_space(network, FACTOR, method=variant)
+
+
+def tuning(config: RunConfig, network: Network, folder: Path) -> RunConfig:
+    """One epoch at the recipe's last rate, starting from a coarsened network."""
+    training = replace(
+        config.training,
+        epochs=1,
+        schedule="piecewise",
+        learning_rates=config.training.learning_rates[-1:],
+        phases=(1.0,),
+        capture=False,  # compiling takes longer than an epoch
+    )
+    return replace(
+        config,
+        network=network.config,
+        data=replace(config.data, pooling=network.preprocessing.pooling),
+        training=training,
+        initial=str(folder),
+    )
+
+
+def images_per_second(
+    networks: dict[str, Network], test: ImageSet, config: RunConfig, device: torch.device
+) -> dict[str, float]:
+    """How fast each network classifies the test images, eagerly and in turn."""
+
+    def classify(network: Network) -> None:
+        class_scores(network, test.images, batch_size=1000, precision=config.training.precision)
+
+    calls = {name: partial(classify, network.to(device)) for name, network in networks.items()}
+    timings = time_in_turn(calls, device=device, num_repeats=5, repeat_seconds=0)
+    return {name: len(test) / t.median for name, t in timings.items() if t is not None}
+
+
+def fail_if_any(failures: dict[str, str]) -> None:
+    """End here if a run failed."""
+    if failures:
+        sys.exit("\n".join(f"{name} failed: {failure}" for name, failure in failures.items()))
+
+
+if __name__ == "__main__":
+    main()
