@@ -4,7 +4,8 @@
     python benchmarks/multilevel.py --dataset cifar10 --data DIR [--jobs 1] [--epochs 100]
 
 Runs that are finished are skipped, so that the same command goes on where it stopped; results of
-the other data set stay. `--level-epochs` may be repeated to compare several divisions.
+the other data set stay. `--levels EPOCHS:SIZES:STEPS`, e.g. 60,40:16,32 or 1,1:16,32:1,3, replaces
+the recipe's levels and may be repeated to compare several.
 """
 
 import argparse
@@ -23,22 +24,25 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.experiments.bench.measurement import time_in_turn
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.environment import describe_environment, resolve_device
+from pdecnn.experiments.paper import PAPER_DYNAMICS
 from pdecnn.experiments.preparation import read_splits
 from pdecnn.experiments.queue import run_queue
 from pdecnn.experiments.runs import Run
+from pdecnn.experiments.settings import parse_assignment
 from pdecnn.experiments.worker import CONDITIONS
 from pdecnn.learning.metrics import class_scores, evaluate_network
-from pdecnn.networks.multilevel import coarsen_in_space
+from pdecnn.networks.level_transfer import INTERPOLATIONS
+from pdecnn.networks.multilevel import coarsen_in_space, refine_in_time
 from pdecnn.networks.network import Network
 from pdecnn.reports.console import ConsoleListener
 from pdecnn.reports.multilevel import write_multilevel
 
 DYNAMICS = "hamiltonian"
 FACTOR = 2
+STEPS = ((8, 0.125), (3, 1.0))
 VARIANTS = ("as it is", "rediscretize", "galerkin")
 QUICK = {
     "network.channels": [8, 8],
-    "network.num_steps": 2,
     "data.fraction": 0.2,
     "training.batch_size": 25,
     "training.epochs": 5,
@@ -60,6 +64,7 @@ def main() -> None:
     fail_if_any(queue(trainings, folder / "trained"))
     runs = [describe_run(folder / "trained" / name, config) for name, config in trainings.items()]
     coarsened = coarsen_all(arguments, folder, queue)
+    fail_if_any(queue(plan_refinements(arguments), folder / "refined"))
     environment = describe_environment(resolve_device(arguments.device), 0)
     del environment["seed"], environment["command"]
     result = {
@@ -67,6 +72,7 @@ def main() -> None:
         "quick": arguments.quick,
         "runs": runs,
         "coarsened": coarsened,
+        "refined": refine_all(arguments, folder / "refined"),
     }
     for path in write_multilevel(arguments.dataset, result, arguments.output):
         listener.note(f"wrote {path}")
@@ -82,7 +88,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny networks, to see if it runs")
     parser.add_argument("--epochs", type=int, help="instead of the recipe's")
     parser.add_argument(
-        "--level-epochs", action="append", metavar="A,B", help="instead of the recipe's"
+        "--levels", action="append", metavar="E:W:S", help="epochs:sizes:steps of each level"
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; times suffer")
@@ -109,24 +115,73 @@ def settings_of(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 def plan_trainings(arguments: argparse.Namespace) -> dict[str, RunConfig]:
     """Single-level and multilevel runs by name, seed by seed, so that both meet the same hours."""
-    single = pdecnn.recipe(f"{DYNAMICS}_{arguments.dataset}")
-    multilevel = pdecnn.recipe(f"{DYNAMICS}_{arguments.dataset}_multilevel")
-    divisions = [None, *(arguments.level_epochs or [])[1:]]
-    if arguments.level_epochs:
-        divisions[0] = arguments.level_epochs[0]
+    recipe = pdecnn.recipe(f"{DYNAMICS}_{arguments.dataset}_multilevel")
     configs = {}
     for seed in range(arguments.seeds):
-        settings = settings_of(arguments, seed)
-        configs[f"single-seed{seed}"] = single.with_settings(settings)
-        for division in divisions:
-            config = multilevel.with_settings(settings)
-            if division is not None:
-                lengths = [float(text) for text in division.split(",")]
-                config = config.with_settings({"training.level_epochs": lengths})
-            lengths = config.training.level_epochs or ()
-            name = "-".join(f"{length:g}" for length in lengths)
-            configs[f"multilevel-{name}-seed{seed}"] = config
+        base = recipe.with_settings(settings_of(arguments, seed))
+        configs[f"single-seed{seed}"] = base.with_settings(parse_levels("none:none:none"))
+        for levels in arguments.levels or [None]:
+            config = base if levels is None else base.with_settings(parse_levels(levels))
+            configs[f"{level_name(config)}-seed{seed}"] = config
     return configs
+
+
+def parse_levels(text: str) -> dict[str, Any]:
+    """The settings of '60,40:16,32:1,3', in which the last may be missing and any be none."""
+    names = ("level_epochs", "level_sizes", "level_steps")
+    values = [part or "none" for part in text.split(":")]
+    values += ["none"] * (len(names) - len(values))
+    pairs = zip(names, values, strict=True)
+    return dict(parse_assignment(f"training.{name}={value}") for name, value in pairs)
+
+
+def level_name(config: RunConfig) -> str:
+    """The levels as a word."""
+    training = config.training
+    parts = {
+        "epochs": training.level_epochs,
+        "px": training.level_sizes,
+        "steps": training.level_steps,
+    }
+    words = [
+        "_".join(f"{value:g}" for value in values) + word
+        for word, values in parts.items()
+        if values is not None
+    ]
+    return "levels-" + "-".join(words)
+
+
+def plan_refinements(arguments: argparse.Namespace) -> dict[str, RunConfig]:
+    """Digits networks to be refined in time afterwards: with small steps, and with the paper's."""
+    if arguments.dataset != "digits":
+        return {}
+    configs = {}
+    for dynamics in PAPER_DYNAMICS:
+        for num_steps, step_size in STEPS:
+            base = pdecnn.recipe(f"{dynamics}_digits").with_settings(settings_of(arguments, 0))
+            network = replace(base.network, num_steps=num_steps, step_size=step_size)
+            configs[f"{dynamics}-{num_steps}x{step_size:g}"] = replace(base, network=network)
+    return configs
+
+
+def refine_all(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Test accuracy before and after refining in time by 2, without retraining."""
+    device = resolve_device(arguments.device)
+    rows = []
+    for name, config in plan_refinements(arguments).items():
+        network = pdecnn.load(folder / name).to(device)
+        test = read_splits(config.data, config.seed).test.to(device)
+        row = {
+            "dynamics": name.partition("-")[0],
+            "num_steps": config.network.num_steps,
+            "step_size": config.network.step_size,
+            "test_accuracy": evaluate_network(network, test).accuracy,
+        }
+        for interpolation in INTERPOLATIONS:
+            refined = refine_in_time(network, interpolation=interpolation)
+            row[interpolation] = evaluate_network(refined, test).accuracy
+        rows.append(row)
+    return rows
 
 
 def describe_run(folder: Path, config: RunConfig) -> dict[str, Any]:
@@ -144,6 +199,7 @@ def describe_run(folder: Path, config: RunConfig) -> dict[str, Any]:
         "recipe": config.recipe,
         "epochs": training.epochs,
         "level_sizes": training.level_sizes,
+        "level_steps": training.level_steps,
         "level_epochs": training.level_epochs,
         "level_stencils": training.level_stencils,
         "config": replace(run.config, data=replace(run.config.data, folder=None)).to_dict(),

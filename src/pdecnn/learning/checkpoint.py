@@ -50,8 +50,6 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
     """Put a trainer where the checkpoint was; anything amiss is a CheckpointError."""
     verify_manifest(folder, required=FILES)
     progress = _read_progress(trainer, folder / PROGRESS)
-    trainer.enter_level(progress.level)
-    _check_network(trainer, folder / CONFIG)
     tensors = deserialize(folder / TENSORS)
     groups: dict[str, dict[str, Tensor]] = {
         "weights": {},
@@ -64,7 +62,9 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
         if group not in groups:
             raise CheckpointError(f"{folder / TENSORS}: unknown tensor {key!r}")
         groups[group][name] = tensor
-    _restore(trainer, groups, folder / TENSORS)
+    with trainer.trying_level(progress.level):
+        _check_network(trainer, folder / CONFIG)
+        _restore(trainer, groups, folder / TENSORS)
     trainer.progress = progress
     trainer.loss_scale.value.fill_(progress.loss_scale)
     trainer.loss_scale.steps_since_change.fill_(progress.loss_scale_age)

@@ -1,6 +1,7 @@
 """The training loop: batches, gradient, update, validation (Sec. 5)."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from math import nan
@@ -183,6 +184,18 @@ class Trainer:
             self.loss_scale.value.copy_(scale.value)
             self.loss_scale.steps_since_change.copy_(scale.steps_since_change)
             self.progress.level = finer
+
+    @contextmanager
+    def trying_level(self, level: int) -> Iterator[None]:
+        """Within it on that level; an error puts the trainer back to where it was."""
+        before, level_before = dict(vars(self)), self.progress.level
+        try:
+            self.enter_level(level)
+            yield
+        except Exception:
+            vars(self).update(before)
+            self.progress.level = level_before
+            raise
 
     def _level_of(self, epoch: int) -> int:
         return self.config.level_of(epoch, self.config.epochs)

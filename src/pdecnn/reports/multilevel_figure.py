@@ -25,7 +25,7 @@ def draw_courses(runs: list[dict[str, Any]]) -> Figure:
     for run in runs:
         name = run["name"]
         look: dict[str, Any] = dict(_LOOKS[names.index(name) % len(_LOOKS)])
-        label = None if name in labelled else name.replace("multilevel-", "in levels, epochs ")
+        label = None if name in labelled else _label(name)
         labelled.add(name)
         curve = run["curve"]
         work = [entry["work"] for entry in curve]
@@ -37,6 +37,22 @@ def draw_courses(runs: list[dict[str, Any]]) -> Figure:
     by_work.set_ylabel("validation accuracy (%)")
     figure.legend(loc="outside lower center", ncols=len(names))
     return figure
+
+
+def _label(name: str) -> str:
+    """'levels-60_40epochs-16_32px' in words."""
+    if not name.startswith("levels-"):
+        return "single level"
+    parts = name.removeprefix("levels-").split("-")
+    words = {"epochs": " epochs", "px": " px", "steps": " steps"}
+    for old, new in words.items():
+        parts = [
+            part.replace(old, new).replace("_", ":" if old == "epochs" else " → ")
+            if part.endswith(old)
+            else part
+            for part in parts
+        ]
+    return ", ".join([*parts[1:], parts[0]])
 
 
 def _draw(
