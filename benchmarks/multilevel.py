@@ -17,20 +17,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import pdecnn
-from pdecnn.data.image_set import ImageSet
-from pdecnn.experiments.bench.measurement import time_in_turn
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.environment import describe_environment, resolve_device
+from pdecnn.experiments.leveling import images_per_second
 from pdecnn.experiments.paper import PAPER_DYNAMICS
 from pdecnn.experiments.preparation import read_splits
 from pdecnn.experiments.queue import run_queue
 from pdecnn.experiments.runs import Run
 from pdecnn.experiments.settings import parse_assignment
 from pdecnn.experiments.worker import CONDITIONS
-from pdecnn.learning.metrics import class_scores, evaluate_network
+from pdecnn.learning.metrics import evaluate_network
 from pdecnn.networks.level_transfer import INTERPOLATIONS
 from pdecnn.networks.multilevel import coarsen_in_space, refine_in_time
 from pdecnn.networks.network import Network
@@ -247,11 +244,10 @@ def coarsen_all(arguments: argparse.Namespace, folder: Path, queue: Any) -> list
         for variant in VARIANTS:
             network = networks[variant] = coarsened(original, variant)
             network.save_pretrained(folder / "networks" / file_name(variant, seed))
-        speeds = images_per_second(networks, test, config, device)
+        networks = {name: network.to(device) for name, network in networks.items()}
+        speeds = images_per_second(networks, test, precision=config.training.precision)
         for variant, network in networks.items():
-            evaluation = evaluate_network(
-                network.to(device), test, precision=config.training.precision
-            )
+            evaluation = evaluate_network(network, test, precision=config.training.precision)
             row = {"seed": seed, "variant": variant, "test_accuracy": evaluation.accuracy}
             rows.append(row | {"test_loss": evaluation.loss, "images_per_second": speeds[variant]})
         for variant in VARIANTS:
@@ -297,19 +293,6 @@ def tuning(config: RunConfig, network: Network, folder: Path) -> RunConfig:
         training=training,
         initial=str(folder),
     )
-
-
-def images_per_second(
-    networks: dict[str, Network], test: ImageSet, config: RunConfig, device: torch.device
-) -> dict[str, float]:
-    """How fast each network classifies the test images, eagerly and in turn."""
-
-    def classify(network: Network) -> None:
-        class_scores(network, test.images, batch_size=1000, precision=config.training.precision)
-
-    calls = {name: partial(classify, network.to(device)) for name, network in networks.items()}
-    timings = time_in_turn(calls, device=device, num_repeats=5, repeat_seconds=0)
-    return {name: len(test) / t.median for name, t in timings.items() if t is not None}
 
 
 def fail_if_any(failures: dict[str, str]) -> None:

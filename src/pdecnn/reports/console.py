@@ -144,6 +144,33 @@ def print_recipes() -> None:
     Console(width=None if sys.stdout.isatty() else 100).print(table)
 
 
+def print_level(run: Run, figures: dict[str, Any] | None) -> None:
+    """Where a coarsened or refined run is and, if measured, how it compares."""
+    network, pooling = run.config.network, run.config.data.pooling
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False, markup=False)
+    averaged = f", images averaged by {pooling}" if pooling > 1 else ""
+    console.print(
+        f"{run.folder}: {network.num_steps} steps of {network.step_size} a block, mesh size "
+        f"{network.mesh_size:g}{averaged}; train on with `pdecnn train --output {run.folder} "
+        f"--resume`",
+        soft_wrap=True,
+    )
+    if figures is None:
+        return
+    table = Table("", "test accuracy", "loss", "images/s", "weights", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, row in (("original", figures["original"]), ("new", figures)):
+        table.add_row(
+            name,
+            f"{row['accuracy']:.2%}",
+            "not finite" if row["loss"] is None else f"{row['loss']:.3f}",
+            f"{row['images_per_second']:,.0f}",
+            f"{row['num_weights']:,}",
+        )
+    console.print(table)
+
+
 def print_models(counts: dict[str, int]) -> None:
     """A table of all networks."""
     table = Table("model", "weights", box=None, pad_edge=False)

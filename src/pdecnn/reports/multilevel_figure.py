@@ -5,9 +5,11 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from pdecnn.reports.style import BLUE, GREY, ORANGE, WIDTH
 
+_UNITS = {"P": 1e15, "T": 1e12, "G": 1e9}
 _LOOKS = (
     {"color": ORANGE, "linestyle": "-"},
     {"color": BLUE, "linestyle": "-"},
@@ -22,20 +24,26 @@ def draw_courses(runs: list[dict[str, Any]]) -> Figure:
     by_work, by_time = figure.subplots(1, 2, sharey=True)
     names = list(dict.fromkeys(run["name"] for run in runs))
     labelled: set[str] = set()
+    most = max(run["work"] for run in runs)
+    prefix, unit = next((p, u) for p, u in _UNITS.items() if most >= u or p == "G")
     for run in runs:
         name = run["name"]
         look: dict[str, Any] = dict(_LOOKS[names.index(name) % len(_LOOKS)])
         label = None if name in labelled else _label(name)
         labelled.add(name)
         curve = run["curve"]
-        work = [entry["work"] for entry in curve]
+        work = [entry["work"] / unit for entry in curve]
         seconds = list(accumulate(entry["seconds"] for entry in curve))
         _draw(by_work, work, curve, look, label)
         _draw(by_time, seconds, curve, look, None)
-    by_work.set_xlabel("floating-point operations of training")
+    by_work.set_xlabel(f"work of training ({prefix}FLOP)")
     by_time.set_xlabel("seconds of training and validation")
     by_work.set_ylabel("validation accuracy (%)")
-    figure.legend(loc="outside lower center", ncols=len(names))
+    handles: list[Any] = by_work.get_legend_handles_labels()[0]
+    if any(run["level_epochs"] for run in runs):
+        label = "first epoch of a level"
+        handles.append(Line2D([], [], linestyle="none", marker="o", color=BLUE, label=label))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
 
