@@ -122,11 +122,6 @@ class Trainer:
             average=average,
             seed=self.seed,
         )
-        preprocessing = network.preprocessing
-        size = preprocessing.size or self.train.size
-        self._step_flops = training_flops(
-            network, [n // preprocessing.pooling for n in size], self.config.batch_size
-        )
         self._steps_left = 0
         self._launch: Callable[[], None] | None = None
         self._score: Callable[[Callable[[], None]], Tensor] | None = None
@@ -200,10 +195,15 @@ class Trainer:
     def _level_of(self, epoch: int) -> int:
         return self.config.level_of(epoch, self.config.epochs)
 
+    @property
+    def _size(self) -> tuple[int, ...]:
+        """The size of the images the network sees on its level."""
+        preprocessing = self.network.preprocessing
+        return tuple(n // preprocessing.pooling for n in preprocessing.size or self.train.size)
+
     def _described(self) -> str:
-        preprocessing, steps = self.network.preprocessing, self.network.config.num_steps
-        size = [n // preprocessing.pooling for n in preprocessing.size or self.train.size]
-        return f"{' x '.join(map(str, size))} pixels, {steps} steps a block"
+        size, steps = " x ".join(map(str, self._size)), self.network.config.num_steps
+        return f"{size} pixels, {steps} steps a block"
 
     def _train_epoch(self, poll: Callable[[], None], on_step: Callable[[], None]) -> None:
         # A CPU is never waited for; a GPU is asked now and then only.
@@ -337,7 +337,9 @@ class Trainer:
         begins = progress.epoch > 0 and self._level_of(progress.epoch - 1) != progress.level
         progress.epoch += 1
         progress.batch = 0
-        progress.work += self.steps_per_epoch * self._step_flops
+        progress.work += self.steps_per_epoch * training_flops(
+            self.network.config, self._size, self.config.batch_size
+        )
         if begins or evaluation.accuracy > progress.best_accuracy:
             progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch
         patience = self.config.patience

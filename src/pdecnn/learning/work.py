@@ -7,8 +7,9 @@ minimum_bytes  each convolution and matrix product reads its inputs once and wri
 moved_bytes    every operation reads its inputs and writes its outputs, as eager torch does
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -17,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode
 
+from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.stages import pool_features
 
@@ -43,26 +44,36 @@ class Work(NamedTuple):
 
 def count_work(call: Callable[[], object]) -> Work:
     """Run the call once and count."""
-    with FlopCounterMode(display=False) as flops, _ByteCounter() as counter:
-        call()
-    return Work(int(flops.get_total_flops()), counter.minimum_bytes, counter.moved_bytes)
+    with _ByteCounter() as counter:
+        flops = _count_flops(call)
+    return Work(flops, counter.minimum_bytes, counter.moved_bytes)
 
 
-def training_flops(network: Network, size: Sequence[int], batch_size: int) -> int:
+@cache
+def training_flops(config: NetworkConfig, size: tuple[int, ...], batch_size: int) -> int:
     """The floating-point operations of scores and gradient of a batch, without running any.
 
     What reversal or checkpoints compute again is left out, so that all modes compare.
     """
-    config = replace(network.config, backprop="stored")
     with torch.device("meta"):
-        copy = Network(config)
+        network = Network(replace(config, backprop="stored"))
         images = torch.empty(batch_size, config.in_channels, *size)
-    with FlopCounterMode(display=False) as flops:
-        pooled = pool_features(copy.forward_features(images))
-        # Not copy.classifier, which turns autocast off: there is none for the meta device.
-        scores = functional.linear(pooled, copy.classifier.weight, copy.classifier.bias)
-        torch.autograd.grad(scores.sum(), list(copy.parameters()))
-    return int(flops.get_total_flops())
+
+    def differentiate() -> None:
+        pooled = pool_features(network.forward_features(images))
+        # Not network.classifier, which turns autocast off: the meta device has none.
+        scores = functional.linear(pooled, network.classifier.weight, network.classifier.bias)
+        torch.autograd.grad(scores.sum(), list(network.parameters()))
+
+    return _count_flops(differentiate)
+
+
+def _count_flops(call: Callable[[], object]) -> int:
+    from torch.utils.flop_counter import FlopCounterMode  # takes long to import
+
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return int(counter.get_total_flops())
 
 
 class _ByteCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]

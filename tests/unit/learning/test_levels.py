@@ -1,5 +1,6 @@
 """Training from coarse to fine: which level when, what goes up, and resuming across levels."""
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -22,7 +23,7 @@ from tests.unit.learning.trainings import (
 
 SPACE = {"level_epochs": (1, 1), "level_sizes": (4, 8), "epochs": 4}
 REDISCRETIZED = {**SPACE, "level_stencils": "rediscretize"}
-TIME = {"level_epochs": (1, 1, 2), "level_steps": (2, 4, 8), "epochs": 4}
+TIME = {"level_epochs": (1, 1, 2), "level_steps": (1, 2, 4), "epochs": 4}
 BOTH = {**TIME, "level_sizes": (4, 4, 8), "average_decay": 0.9}
 LEVELS = {"space": SPACE, "rediscretized": REDISCRETIZED, "time": TIME, "both": BOTH}
 
@@ -30,7 +31,7 @@ LEVELS = {"space": SPACE, "rediscretized": REDISCRETIZED, "time": TIME, "both": 
 def first_level_network(settings, **overrides):
     """The network a run of these settings starts with."""
     config = TrainingConfig(**settings)
-    overrides = {"num_steps": 8, "step_size": 0.125, **overrides}
+    overrides = {"num_steps": 4, "step_size": 0.25, **overrides}
     network = make_network(**overrides)
     finest = Preprocessing(size=(8, 8))
     new_config, preprocessing = config.first_level(network.config, finest, (8, 8))
@@ -82,48 +83,50 @@ def test_bad_levels_are_refused_in_one_line(settings, message):
 
 
 def test_levels_must_end_with_the_network_and_its_images():
-    network, images = make_network(num_steps=8).config, Preprocessing(size=(8, 8))
+    network, images = make_network(num_steps=4).config, Preprocessing(size=(8, 8))
     with pytest.raises(ConfigError, match="the images' own width 8"):
         TrainingConfig(**{**SPACE, "level_sizes": (4, 16)}).first_level(network, images, (8, 8))
-    with pytest.raises(ConfigError, match=r"must be network\.num_steps=8"):
-        TrainingConfig(**{**TIME, "level_steps": (1, 2, 4)}).first_level(network, images, (8, 8))
+    with pytest.raises(ConfigError, match=r"must be network\.num_steps=4"):
+        TrainingConfig(**{**TIME, "level_steps": (1, 2, 2)}).first_level(network, images, (8, 8))
     with pytest.raises(ConfigError, match="starts with the network of the first"):
         make_trainer(make_network(), **SPACE)
     with pytest.raises(ConfigError, match="starts with the network of the first"):
-        make_trainer(make_network(num_steps=8), **TIME)
+        make_trainer(make_network(num_steps=4), **TIME)
 
 
 @pytest.mark.parametrize("name", LEVELS)
-def test_a_training_ends_on_the_finest_level(name):
-    settings = LEVELS[name]
-    trainer = level_trainer(settings)
-    notes = []
+def test_a_training_ends_on_the_finest_level_and_counts_the_work_of_each(name):
+    trainer = level_trainer(LEVELS[name])
+    notes, flops, reports, work = [], {}, [], 0
     trainer.note = notes.append
-    reports = run(trainer)
+    for report in trainer.epochs(poll=lambda: None, on_step=lambda: None):
+        network = trainer.network
+        size = (8 // network.preprocessing.pooling,) * 2
+        flops[report.level] = training_flops(network.config, size, 20)
+        work += 3 * flops[report.level]  # batches an epoch
+        assert report.work == work
+        reports.append(report)
+    assert all(coarse < fine for coarse, fine in pairwise(flops.values()))
     expected = [trainer.config.level_of(epoch, 4) for epoch in range(4)]
     assert [report.level for report in reports] == expected
     assert trainer.evaluated.preprocessing.pooling == 1
-    assert trainer.network.config.num_steps == 8
-    assert trainer.network.config.step_size == 0.125
-    assert trainer.network.config.mesh_size == (0.5 if name == "rediscretized" else 1)
+    config = trainer.network.config
+    assert (config.num_steps, config.step_size) == (4, 0.25)
+    assert config.mesh_size == (0.5 if name == "rediscretized" else 1)
     assert len(notes) == max(expected)
-    assert "8 x 8 pixels, 8 steps a block" in notes[-1]
+    assert "8 x 8 pixels, 4 steps a block" in notes[-1]
 
 
-@pytest.mark.parametrize("name", LEVELS)
-def test_work_is_that_of_each_level(name):
-    trainer = level_trainer(LEVELS[name])
-    flops = {0: training_flops(trainer.network, (8 // _pooling(trainer),) * 2, 20)}
-    works = [0.0]
-    for report in trainer.epochs(poll=lambda: None, on_step=lambda: None):
-        flops[report.level] = training_flops(trainer.network, (8 // _pooling(trainer),) * 2, 20)
-        works.append(report.work)
-        assert works[-1] - works[-2] == 3 * flops[report.level]  # batches an epoch
-    assert all(coarse < fine for coarse, fine in pairwise(flops.values()))
-
-
-def _pooling(trainer):
-    return trainer.network.preprocessing.pooling
+def test_work_is_that_of_the_convolutions():
+    """Twice the products of a forward pass, and as many again for each of two gradients."""
+    config = make_network("parabolic", channels=(2, 3), num_steps=2).config
+    pixels, batch = 16, 5
+    opening, block, connector = 9 * 1 * 2, 9 * 2 * 2, 2 * 3
+    forward = pixels * (opening + 2 * 2 * block + connector) + 3 * 10
+    without_images = pixels * opening  # nobody asks for the gradient of the images
+    expected = 2 * batch * (3 * forward - without_images)
+    assert training_flops(config, (4, 4), batch) == expected
+    assert training_flops(replace(config, backprop="checkpointed"), (4, 4), batch) == expected
 
 
 @pytest.mark.parametrize("convention", ["rate_inside", "rate_outside"])
@@ -149,7 +152,6 @@ def test_velocities_and_averages_go_up_as_the_weights_do(name, convention):
 
 def _moved(network, optimizer):
     """The network after a step along its velocity."""
-    moved = make_network()
     moved = type(network)(network.config, network.preprocessing)
     moved.load_state_dict(network.state_dict())
     with torch.no_grad():
@@ -194,9 +196,9 @@ class Stop(Exception):
     """Interrupts a training between two batches."""
 
 
-# Batches are 3 an epoch: within a level, before and after the last batch, and in the next level.
-@pytest.mark.parametrize("stop", [1, 5, 6, 7, 11])
-@pytest.mark.parametrize("name", LEVELS)
+# Batches are 3 an epoch: before and after the last batch of a level, and in the next one.
+@pytest.mark.parametrize("stop", [5, 6, 7])
+@pytest.mark.parametrize("name", ["rediscretized", "both"])
 def test_a_training_resumed_anywhere_gives_the_same_bits(name, stop, tmp_path):
     settings = LEVELS[name]
     whole = level_trainer(settings)
@@ -209,9 +211,10 @@ def test_a_training_resumed_anywhere_gives_the_same_bits(name, stop, tmp_path):
         if first.progress.step == stop:
             raise Stop
 
-    with pytest.raises(Stop):
+    with suppress(Stop):
         for report in first.epochs(poll=poll, on_step=lambda: None):
             found.append(report)
+    assert first.progress.step == stop
     save_checkpoint(first, tmp_path / "checkpoint")
     second = level_trainer(settings, seed=0)
     load_checkpoint(second, tmp_path / "checkpoint")
@@ -251,22 +254,23 @@ def test_a_checkpoint_that_is_refused_leaves_the_trainer_on_its_level(tmp_path):
         load_checkpoint(make_trainer(make_network(), epochs=4), tmp_path / "fine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["time", "space"])
 def test_going_on_after_refinement_the_loss_stays_near(name):
     """Mean loss of the first 10 steps at most 2 max(mean of the last 10, 0.1).
 
     In space on digits enlarged to 16 pixels, whose features are smooth: those of 8 are not.
     """
-    everything = digits(600, 40)
+    everything = digits(400, 40)
     if name == "time":
         settings = {"level_epochs": (1, 1), "level_steps": (4, 8), "learning_rates": (0.05,)}
         network = make_network(num_steps=4, step_size=0.25, channels=(8, 16, 16))
     else:
         settings = {"level_epochs": (1, 1), "level_sizes": (16, 32), "learning_rates": (0.05,)}
-        network = make_network(num_steps=3, channels=(8, 8, 8))
+        network = make_network(num_steps=2, channels=(4, 8, 8))
         network.preprocessing = Preprocessing(size=(32, 32), pooling=2)
     trainer = make_trainer(
-        network, sets=everything, epochs=8, phases=(1,), batch_size=40, **settings
+        network, sets=everything, epochs=6, phases=(1,), batch_size=20, **settings
     )
     losses, sums = [], [(0.0, 0.0)]
 
@@ -290,4 +294,3 @@ def test_frozen_weights_stay_frozen_and_where_they_are():
     before = trainer.network.opening.convolution.stencil.clone()
     run(trainer)
     assert torch.equal(trainer.network.opening.convolution.stencil, before)
-    assert replace(trainer.network.config, num_steps=2).num_steps == 2
