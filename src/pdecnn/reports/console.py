@@ -135,12 +135,22 @@ class ConsoleListener(Listener):
 
 def print_recipes() -> None:
     """A table of all recipes."""
-    table = Table("recipe", "data", "epochs", "batch", "rates", box=None, pad_edge=False)
+    headings = ("recipe", "data", "epochs", "batch", "rates", "levels")
+    table = Table(*headings, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
     for name in list_recipes():
         config = recipe(name)
         training = config.training
         rates = ", ".join(f"{rate:g}" for rate in training.learning_rates)
-        table.add_row(name, config.data.name, str(training.epochs), str(training.batch_size), rates)
+        if len(training.learning_rates) > 3:
+            rates = f"{training.learning_rates[0]:g} to {training.learning_rates[-1]:g}"
+        levels = [
+            f"{', '.join(map(str, values))} {unit}"
+            for values, unit in ((training.level_sizes, "px"), (training.level_steps, "steps"))
+            if values is not None
+        ]
+        numbers = (str(training.epochs), str(training.batch_size), rates)
+        table.add_row(name, config.data.name, *numbers, "; ".join(levels))
     Console(width=None if sys.stdout.isatty() else 100).print(table)
 
 
