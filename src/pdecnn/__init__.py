@@ -23,9 +23,14 @@ from pdecnn.networks import Network as Network
 from pdecnn.networks import NetworkConfig as NetworkConfig
 from pdecnn.networks import Opening as Opening
 from pdecnn.networks import Preprocessing as Preprocessing
+from pdecnn.networks import coarsen_in_space as coarsen_in_space
+from pdecnn.networks import coarsen_in_time as coarsen_in_time
 from pdecnn.networks import create_model as create_model
 from pdecnn.networks import list_models as list_models
+from pdecnn.networks import refine_in_space as refine_in_space
+from pdecnn.networks import refine_in_time as refine_in_time
 from pdecnn.networks import register_model as register_model
+from pdecnn.networks import transfer_tensors as transfer_tensors
 from pdecnn.pde import BACKPROP_MODES as BACKPROP_MODES
 from pdecnn.pde import INTEGRATORS as INTEGRATORS
 from pdecnn.pde import AbstractIntegrator as AbstractIntegrator
@@ -42,6 +47,7 @@ from pdecnn.pde import RungeKutta4 as RungeKutta4
 from pdecnn.pde import SymmetricLayer as SymmetricLayer
 from pdecnn.pde import TotalVariationNorm as TotalVariationNorm
 from pdecnn.pde import Verlet as Verlet
+from pdecnn.pde import galerkin_coarsen as galerkin_coarsen
 from pdecnn.pde import list_activations as list_activations
 from pdecnn.pde import pde_coefficients as pde_coefficients
 from pdecnn.pde import pde_terms as pde_terms

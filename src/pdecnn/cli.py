@@ -167,6 +167,118 @@ def predict(
             writer.writerow([result["image"], rank, entry["class"], f"{entry['probability']:.6f}"])
 
 
+SpaceOption = Annotated[
+    int, typer.Option("--space", metavar="FACTOR", help="How many times in space.")
+]
+TimeOption = Annotated[
+    int, typer.Option("--time", metavar="FACTOR", help="How many times in time, to the same end.")
+]
+InterpolationOption = Annotated[
+    str, typer.Option("--interpolation", help="Weights in time: constant or linear.")
+]
+EvaluateOption = Annotated[
+    bool, typer.Option("--evaluate", help="Measure accuracy and speed beside the original's.")
+]
+NewRunOption = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="RUN", help="The new run; fresh in runs/ if none."),
+]
+
+
+@app.command()
+def coarsen(
+    run: RunArgument,
+    space: SpaceOption = 1,
+    time: TimeOption = 1,
+    method: Annotated[
+        str, typer.Option("--method", help="Stencils: rediscretize or galerkin.")
+    ] = "rediscretize",
+    interpolation: InterpolationOption = "constant",
+    evaluate: EvaluateOption = False,
+    data: DataOption = None,
+    settings: SetOption = None,
+    output: NewRunOption = None,
+    weights: WeightsOption = "best",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Put a trained network on a coarser mesh or fewer steps, as a new run."""
+    del debug
+    from pdecnn.experiments.leveling import coarsen_run
+
+    new = coarsen_run(
+        run,
+        space=space,
+        time=time,
+        method=method,
+        interpolation=interpolation,
+        weights=weights,
+        settings=_assignments(settings),
+        output=output,
+    )
+    _show_level(new, run, evaluate, weights=weights, data=data, device=device, as_json=as_json)
+
+
+@app.command()
+def refine(
+    run: RunArgument,
+    space: SpaceOption = 1,
+    time: TimeOption = 1,
+    interpolation: InterpolationOption = "constant",
+    evaluate: EvaluateOption = False,
+    data: DataOption = None,
+    settings: SetOption = None,
+    output: NewRunOption = None,
+    weights: WeightsOption = "best",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Put a trained network on a finer mesh or more steps, as a new run."""
+    del debug
+    from pdecnn.experiments.leveling import refine_run
+
+    new = refine_run(
+        run,
+        space=space,
+        time=time,
+        interpolation=interpolation,
+        weights=weights,
+        settings=_assignments(settings),
+        output=output,
+    )
+    _show_level(new, run, evaluate, weights=weights, data=data, device=device, as_json=as_json)
+
+
+def _assignments(texts: list[str] | None) -> dict[str, Any]:
+    from pdecnn.experiments.settings import parse_assignment
+
+    return dict(parse_assignment(text) for text in texts or [])
+
+
+def _show_level(
+    new: Any,
+    original: Path,
+    evaluate: bool,
+    *,
+    weights: str,
+    data: Path | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    from pdecnn.experiments.leveling import compare_levels
+    from pdecnn.reports.console import print_level
+
+    figures = None
+    if evaluate:
+        figures = compare_levels(new, original, weights=weights, data=data, device=device)
+    if as_json:
+        _print_json({"run": str(new.folder), **(figures or {})})
+    else:
+        print_level(new, figures)
+
+
 @app.command()
 def reproduce(
     target: Annotated[
@@ -216,7 +328,6 @@ def reproduce(
     from pdecnn.experiments import Listener
     from pdecnn.experiments.paper import make_plan
     from pdecnn.experiments.queue import run_queue
-    from pdecnn.experiments.settings import parse_assignment
     from pdecnn.reports.console import ConsoleListener
 
     plan = make_plan(
@@ -226,7 +337,7 @@ def reproduce(
         dynamics=_names("--dynamics", dynamics),
         num_seeds=seeds,
         quick=quick,
-        settings=dict(parse_assignment(text) for text in settings or []),
+        settings=_assignments(settings),
     )
     output = output or Path("reproduction-quick" if quick else "reproduction")
     listener = Listener() if quiet else ConsoleListener(to_stderr=as_json)

@@ -14,6 +14,14 @@ COMMANDS = {
     """,
     "evaluate": "RUN --data DIR --split VALUE --weights VALUE --device VALUE --json --debug",
     "predict": "RUN IMAGE... --top VALUE --weights VALUE --device VALUE --json --debug",
+    "coarsen": """
+        RUN --space FACTOR --time FACTOR --method VALUE --interpolation VALUE --evaluate --data DIR
+        --set KEY=VALUE... --output RUN --weights VALUE --device VALUE --json --debug
+    """,
+    "refine": """
+        RUN --space FACTOR --time FACTOR --interpolation VALUE --evaluate --data DIR
+        --set KEY=VALUE... --output RUN --weights VALUE --device VALUE --json --debug
+    """,
     "reproduce": """
         TARGET --data DIR --datasets NAMES... --dynamics NAMES... --seeds VALUE --output DIR
         --quick --set KEY=VALUE... --jobs VALUE --device VALUE --quiet --json --debug
@@ -35,6 +43,21 @@ DEFAULTS = {
     "train": {"device": "auto"},
     "evaluate": {"split": "test", "weights": "best", "device": "auto"},
     "predict": {"top": 3, "weights": "best", "device": "auto"},
+    "coarsen": {
+        "space": 1,
+        "time": 1,
+        "method": "rediscretize",
+        "interpolation": "constant",
+        "weights": "best",
+        "device": "auto",
+    },
+    "refine": {
+        "space": 1,
+        "time": 1,
+        "interpolation": "constant",
+        "weights": "best",
+        "device": "auto",
+    },
     "reproduce": {"device": "auto"},
     "diagnose": {"weights": "best", "device": "auto"},
     "attack": {"norm": "linf", "weights": "best", "device": "auto"},

@@ -13,15 +13,17 @@ NAMES = {
         Block CheckpointError Classifier ConfigError Connector Convolution DataError
         DivergedError ForwardEuler Grid INTEGRATORS Leapfrog Network NetworkConfig Objective
         ObjectiveConfig Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4
-        SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack create_model diagnose
-        evaluate list_activations list_models list_recipes load pde_coefficients pde_terms predict
-        recipe rediscretize register_activation register_model stencil_from_pde_coefficients train
+        SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack coarsen_in_space
+        coarsen_in_time create_model diagnose evaluate galerkin_coarsen list_activations list_models
+        list_recipes load pde_coefficients pde_terms predict recipe rediscretize refine_in_space
+        refine_in_time register_activation register_model stencil_from_pde_coefficients train
+        transfer_tensors
     """,
     "pdecnn.pde": """
         AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES
         Block Convolution ForwardEuler Grid INTEGRATORS Leapfrog ResidualLayer RungeKutta4 Shear
-        SymmetricLayer TotalVariationNorm Verlet list_activations pde_coefficients pde_terms
-        rediscretize register_activation stencil_from_pde_coefficients
+        SymmetricLayer TotalVariationNorm Verlet galerkin_coarsen list_activations
+        pde_coefficients pde_terms rediscretize register_activation stencil_from_pde_coefficients
     """,
     "pdecnn.diagnostics": """
         Assumption AttackResult BlockCoefficients BlockDiagnosis BlockStability CorruptionResult
@@ -35,8 +37,9 @@ NAMES = {
         reduce_contrast reversal_errors scores_of_pixels spectrum step_jacobian system_jacobian
     """,
     "pdecnn.networks": """
-        Classifier Connector Network NetworkConfig Opening Preprocessing create_model list_models
-        register_model
+        Classifier Connector Network NetworkConfig Opening Preprocessing coarsen_in_space
+        coarsen_in_time create_model list_models refine_in_space refine_in_time register_model
+        transfer_tensors
     """,
 }
 MODELS = [
@@ -46,7 +49,7 @@ MODELS = [
 ]
 SETTINGS = """
     channels in_channels num_classes layer integrator num_steps step_size activation normalization
-    epsilon backprop dimension share_weights
+    epsilon backprop dimension share_weights mesh_size
 """
 NETWORK_METHODS = """
     forward forward_features forward_head forward_intermediates from_pretrained num_classes

@@ -38,6 +38,8 @@ class DataConfig:
     """The share of the size that is zero-padded on each side before cropping back at random."""
     standardize: str = "image"
     """'image', 'dataset' or 'none'."""
+    pooling: int = 1
+    """Standardised images are averaged over cells of this many pixels an axis."""
 
     def __post_init__(self) -> None:
         if self.name not in DATASETS:
@@ -60,6 +62,8 @@ class DataConfig:
             )
         if self.standardize not in STANDARDIZATIONS:
             raise unknown_name("standardization", self.standardize, STANDARDIZATIONS)
+        if self.pooling < 1:
+            raise ConfigError(f"data.pooling must be at least 1, found {self.pooling}")
         self.augmentation()
 
     def augmentation(self) -> Augmentation:

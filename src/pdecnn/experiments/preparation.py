@@ -61,7 +61,7 @@ def fit_network(config: RunConfig) -> RunConfig:
 
 
 def make_network(config: RunConfig, train: ImageSet) -> Network:
-    """A fresh network for the images, its weights drawn from the seed alone."""
+    """A fresh network for the first level, its weights drawn from the seed alone."""
     network = config.network
     if train.channels != network.in_channels or train.num_classes != network.num_classes:
         raise ConfigError(
@@ -76,11 +76,14 @@ def make_network(config: RunConfig, train: ImageSet) -> Network:
             f"of 1 after the first"
         )
     preprocessing = make_preprocessing(config.data, train)
-    size = preprocessing.size or train.size
+    last_size = tuple(n // preprocessing.pooling for n in preprocessing.size or train.size)
+    network, preprocessing = config.training.first_level(network, preprocessing, last_size)
+    size = tuple(n // preprocessing.pooling for n in preprocessing.size or train.size)
     if min(size) < network.smallest_size:
         raise ConfigError(
             f"images of size {size} are too small for {network.num_blocks} blocks, which need "
-            f"{network.smallest_size}; raise data.size or shorten network.channels"
+            f"{network.smallest_size}; raise data.size or training.level_sizes, or shorten "
+            f"network.channels"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stable_seed(config.seed, "weights"))
@@ -98,5 +101,6 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
         mean=mean,
         std=std,
         size=train.size if config.size is None else (config.size,) * dimensions,
+        pooling=config.pooling,
         class_names=train.class_names,
     )

@@ -1,6 +1,7 @@
 """The paper's runs, and those on digits and data of one's own, as complete configs (Sec. 5)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatch
 
 from pdecnn.errors import unknown_name
@@ -92,9 +93,56 @@ def volumes(dynamics: str) -> RunConfig:
     )
 
 
+def digits_multilevel(dynamics: str) -> RunConfig:
+    """The digits with 2, then 4, then 8 steps: at 4x4 pixels there is little left to learn from."""
+    config = digits(dynamics)
+    network = replace(config.network, num_steps=8, step_size=0.125)
+    return _in_levels(replace(config, network=network), steps=(2, 4, 8))
+
+
+def stl10_multilevel(dynamics: str) -> RunConfig:
+    """STL-10 from 24x24 to 48x48 to 96x96 pixels."""
+    return _in_levels(stl10(dynamics), sizes=(24, 48, 96))
+
+
+def cifar10_multilevel(dynamics: str) -> RunConfig:
+    """CIFAR-10 from 16x16 to 32x32 pixels."""
+    return _in_levels(cifar10(dynamics), sizes=(16, 32))
+
+
+def cifar100_multilevel(dynamics: str) -> RunConfig:
+    """CIFAR-100 from 16x16 to 32x32 pixels."""
+    return _in_levels(cifar100(dynamics), sizes=(16, 32))
+
+
+def _in_levels(
+    config: RunConfig,
+    *,
+    sizes: tuple[int, ...] | None = None,
+    steps: tuple[int, ...] | None = None,
+) -> RunConfig:
+    """The recipe with the same epochs and rates, three fifths of them on coarser levels."""
+    num_coarse = len(sizes or steps or ()) - 1
+    epochs = (60 / num_coarse,) * num_coarse + (40.0,)
+    training = replace(config.training, level_epochs=epochs, level_sizes=sizes, level_steps=steps)
+    return replace(config, recipe=f"{config.recipe}_multilevel", training=training)
+
+
 RECIPES: dict[str, tuple[Callable[[str], RunConfig], str]] = {
     f"{dynamics}_{function.__name__}": (function, dynamics)
-    for function in (digits, stl10, cifar10, cifar100, images, signals, volumes)
+    for function in (
+        digits,
+        stl10,
+        cifar10,
+        cifar100,
+        images,
+        signals,
+        volumes,
+        digits_multilevel,
+        stl10_multilevel,
+        cifar10_multilevel,
+        cifar100_multilevel,
+    )
     for dynamics in DYNAMICS
 }
 

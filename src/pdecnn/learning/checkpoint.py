@@ -49,7 +49,6 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
 def load_checkpoint(trainer: Trainer, folder: Path) -> None:
     """Put a trainer where the checkpoint was; anything amiss is a CheckpointError."""
     verify_manifest(folder, required=FILES)
-    _check_network(trainer, folder / CONFIG)
     progress = _read_progress(trainer, folder / PROGRESS)
     tensors = deserialize(folder / TENSORS)
     groups: dict[str, dict[str, Tensor]] = {
@@ -63,7 +62,9 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
         if group not in groups:
             raise CheckpointError(f"{folder / TENSORS}: unknown tensor {key!r}")
         groups[group][name] = tensor
-    _restore(trainer, groups, folder / TENSORS)
+    with trainer.trying_level(progress.level):
+        _check_network(trainer, folder / CONFIG)
+        _restore(trainer, groups, folder / TENSORS)
     trainer.progress = progress
     trainer.guard.drift.switch(progress.checkpointed_blocks)
     trainer.loss_scale.value.fill_(progress.loss_scale)
@@ -98,6 +99,8 @@ def _read_progress(trainer: Trainer, path: Path) -> Progress:
         )
     if not set(progress.checkpointed_blocks) <= set(trainer.guard.drift.watched):
         raise CheckpointError(f"{path}: has switched blocks that this network does not reverse")
+    if not trainer.progress.level <= progress.level < trainer.config.num_levels:
+        raise CheckpointError(f"{path}: is on level {progress.level}, where this training is not")
     return progress
 
 

@@ -11,6 +11,7 @@ from pdecnn.checks import check_number, check_positive
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.stencil import rediscretization_growth
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
 BOXES = ("stencils", "all", "none")
@@ -30,7 +31,8 @@ class OptimizerConfig:
     """Which weights are kept in [-box_bound, box_bound] after each step: the block 'stencils'
     theta^(1), as the paper says; 'all', as the authors' code does; 'none'."""
     box_bound: float = 1.0
-    """Half the side of the box."""
+    """Half the side of the box, on the mesh for which the weights were drawn; it scales with the
+    stencils on another."""
     clip_norm: float | None = None
     """Gradients longer than this are shortened to it; None: never."""
     average_decay: float | None = None
@@ -67,12 +69,21 @@ class ProjectedSGD(torch.optim.Optimizer):
         learning_rate = check_number("learning_rate", learning_rate, smallest=0)
         self.config = OptimizerConfig() if config is None else config
         super().__init__(network.parameters(), {"lr": learning_rate})
-        self._bounded = boxed_weights(network, self.config.box)
+        boxed = boxed_weights(network, self.config.box)
+        self._boxes = _boxes(network, boxed, self.config.box_bound)
+
+    @property
+    def boxes(self) -> list[tuple[float, list[Tensor]]]:
+        """Bounds, and the weights that are kept within each: none that is frozen."""
+        return [
+            (bound, [weight for weight in weights if weight.requires_grad])
+            for bound, weights in self._boxes
+        ]
 
     @property
     def boxed(self) -> list[Tensor]:
-        """The weights that are kept in the box: none that is frozen."""
-        return [weight for weight in self._bounded if weight.requires_grad]
+        """The weights that are kept in the box."""
+        return [weight for _, weights in self.boxes for weight in weights]
 
     @property
     def learning_rate(self) -> float:
@@ -96,7 +107,8 @@ class ProjectedSGD(torch.optim.Optimizer):
             weights = [weight for weight in group["params"] if weight.grad is not None]
             velocities = [self.velocity(weight) for weight in weights]
             update_(weights, velocities, gradients_of(weights), group["lr"], self.config)
-        project_(self.boxed, self.config.box_bound)
+        for bound, weights in self.boxes:
+            project_(weights, bound)
 
     def velocity(self, weight: Tensor) -> Tensor:
         """The velocity of a weight, zero before its first step."""
@@ -154,6 +166,25 @@ def boxed_weights(network: Network, box: str) -> list[Tensor]:
     if box == "all":
         return list(network.parameters())
     return [part.stencil for part in network.blocks.modules() if isinstance(part, Convolution)]
+
+
+def _boxes(network: Network, boxed: list[Tensor], bound: float) -> list[tuple[float, list[Tensor]]]:
+    """The boxed weights with the bound of their box.
+
+    The box of a stencil scales with it from the mesh of its drawing to its own: what a change of
+    mesh makes of a stencil in the box is in the box.
+    """
+    config = network.config
+    growth = rediscretization_growth(1.0, config.mesh_size, dimension=config.dimension)
+    scaled = {
+        id(part.stencil)
+        for part in network.modules()
+        if isinstance(part, Convolution) and max(part.stencil_size) > 1
+    }
+    boxes: dict[float, list[Tensor]] = {}
+    for weight in boxed:
+        boxes.setdefault(bound * growth if id(weight) in scaled else bound, []).append(weight)
+    return list(boxes.items())
 
 
 @torch.no_grad()

@@ -38,6 +38,10 @@ class Progress:
     """The gradient error of reversal as measured in the current epoch; None: it was not."""
     checkpointed_blocks: list[int] = field(default_factory=list)
     """Blocks that the drift guard has switched to mode 'checkpointed'."""
+    level: int = 0
+    """The level the network is on, from 0; at the end of its last epoch still that level."""
+    work: float = 0.0
+    """Floating-point operations of all epochs completed."""
     stopped: str | None = None
     """Why the training is over: 'completed' or 'early_stopping'; None: it is not."""
 

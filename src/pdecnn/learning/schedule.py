@@ -27,7 +27,7 @@ class ScheduleConfig:
 
     def __post_init__(self) -> None:
         for name in ("learning_rates", "phases"):
-            object.__setattr__(self, name, _positive_numbers(name, getattr(self, name)))
+            object.__setattr__(self, name, positive_numbers(name, getattr(self, name)))
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
         warmup = check_number("warmup", self.warmup, smallest=0, below=1)
@@ -55,18 +55,27 @@ class ScheduleConfig:
         return peak * (1 + cos(pi * min(1.0, remaining))) / 2
 
     def _piecewise(self, epoch: int, epochs: int) -> float:
-        whole, num_phases = sum(self.phases), len(self.phases)
-        end = 0
-        for k, total in enumerate(accumulate(self.phases)):
-            begin, end = end, round(epochs * (total / whole))
-            if epochs >= num_phases:  # room for each phase: at least one epoch, and one for later
-                end = min(max(end, begin + 1), epochs - (num_phases - 1 - k))
-            if epoch < end:
-                return self.learning_rates[k]
-        return self.learning_rates[-1]
+        ends = phase_ends(self.phases, epochs)
+        return next(
+            (r for r, end in zip(self.learning_rates, ends, strict=True) if epoch < end),
+            self.learning_rates[-1],
+        )
 
 
-def _positive_numbers(name: str, value: object) -> tuple[float, ...]:
+def phase_ends(phases: tuple[float, ...], epochs: int) -> list[int]:
+    """The epoch after the last of each phase, the phases being scaled to so many epochs."""
+    whole, num_phases = sum(phases), len(phases)
+    ends: list[int] = []
+    for k, total in enumerate(accumulate(phases)):
+        end = round(epochs * (total / whole))
+        if epochs >= num_phases:  # room for each phase: at least one epoch, and one for later
+            begin = ends[-1] if ends else 0
+            end = min(max(end, begin + 1), epochs - (num_phases - 1 - k))
+        ends.append(end)
+    return ends
+
+
+def positive_numbers(name: str, value: object) -> tuple[float, ...]:
     """The value as a tuple; one number is a list of one."""
     numbers = [value] if is_finite_number(value) else value
     if not isinstance(numbers, list | tuple) or not numbers:

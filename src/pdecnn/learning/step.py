@@ -109,6 +109,7 @@ class TrainingStep:
         self.loss_scale = LossScale(config.precision, device)
         self.weights: list[Tensor] = []
         self.velocities: list[Tensor] = []
+        self.boxes: list[tuple[float, list[Tensor]]] = []
         self.collect_weights()
         self.moving_average = None
         if average is not None and config.average_decay is not None:
@@ -132,6 +133,7 @@ class TrainingStep:
             return False
         self.weights = list(trained)
         self.velocities = [self.optimizer.velocity(weight) for weight in trained]
+        self.boxes = self.optimizer.boxes
         return True
 
     @property
@@ -255,7 +257,8 @@ class TrainingStep:
         """Move the weights and their average, where the step is accepted."""
         gradients = unflatten(flat, self.weights)
         update_(self.weights, self.velocities, gradients, rate, self.config, accepted)
-        project_(self.optimizer.boxed, self.config.box_bound, accepted)
+        for bound, boxed in self.boxes:
+            project_(boxed, bound, accepted)
         if self.moving_average is not None:
             self.moving_average.update_(accepted)
 

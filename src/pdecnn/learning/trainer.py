@@ -1,6 +1,7 @@
 """The training loop: batches, gradient, update, validation (Sec. 5)."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from math import nan
@@ -24,6 +25,8 @@ from pdecnn.learning.precision import LossScale
 from pdecnn.learning.progress import Progress
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.training_config import TrainingConfig
+from pdecnn.learning.work import training_flops
+from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
 from pdecnn.pde.acceleration import has_hooks
 
@@ -67,6 +70,10 @@ class EpochReport(NamedTuple):
     """The gradient error of reversible blocks at the start of the epoch; None: not measured."""
     checkpointed_blocks: int
     """How many of them the drift guard has switched to 'checkpointed' so far."""
+    level: int
+    """From 0."""
+    work: float
+    """Floating-point operations of the training so far."""
 
 
 class Trainer:
@@ -89,8 +96,8 @@ class Trainer:
     ) -> None:
         for image_set in (train, validation):
             check_fit(network, image_set)
+        config.check_first_level(network)
         device = network.classifier.weight.device
-        self.network = network
         self.config = config
         self.train = train.to(device)
         self.validation = validation.to(device)
@@ -99,9 +106,6 @@ class Trainer:
         self.note = note
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
-        freeze_(network, config.freeze)
-        self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=config)
-        self.average = None if config.average_decay is None else deepcopy(network)
         self.progress = Progress()
         self.steps_per_epoch = len(train) // config.batch_size
         if self.steps_per_epoch == 0:
@@ -109,17 +113,26 @@ class Trainer:
                 f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
                 f"lower training.batch_size or raise data.fraction"
             )
+        self._assemble(network, None if config.average_decay is None else deepcopy(network))
+
+    def _assemble(self, network: Network, average: Network | None) -> None:
+        """Train this network from now on, with velocities of zero."""
+        self.network, self.average = network, average
+        for either in (network, average):
+            if either is not None:
+                freeze_(either, self.config.freeze)
+        self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=self.config)
         self._step = TrainingStep(
             network,
-            config,
+            self.config,
             train=self.train,
-            augmentation=augmentation,
+            augmentation=self.augmentation,
             objective=self.objective,
             optimizer=self.optimizer,
-            average=self.average,
-            seed=seed,
+            average=average,
+            seed=self.seed,
         )
-        self.guard = TrainingGuard(network, config, config.precision, note)
+        self.guard = TrainingGuard(network, self.config, self.config.precision, self.note)
         self._steps_left = 0
         self._stream: Iterator[Tensor] | None = None
         self._launch: Callable[[], None] | None = None
@@ -150,6 +163,10 @@ class Trainer:
         is then in a state from which a checkpoint can go on. `on_step` runs after each update.
         """
         while self.progress.stopped is None:
+            level = self._level_of(self.progress.epoch)
+            if level != self.progress.level:
+                self.enter_level(level)
+                self.note(f"level {level + 1} of {self.config.num_levels}: {self._described()}")
             self._train_epoch(poll, on_step)
             poll()
             evaluation = evaluate_network(
@@ -161,6 +178,48 @@ class Trainer:
                 score=self._captured_scores(),
             )
             yield self._finish_epoch(evaluation)
+
+    def enter_level(self, level: int) -> None:
+        """Refine the network with its average and velocities up to that level."""
+        for finer in range(self.progress.level + 1, level + 1):
+            network, optimizer, scale = self.network, self.optimizer, self.loss_scale
+            drift = self.guard.drift
+            velocities = {name: optimizer.velocity(w) for name, w in network.named_parameters()}
+            average = None if self.average is None else self.config.refine(self.average, finer)
+            refined = self.config.refine(network, finer)
+            drift.carry_over(refined)
+            self._assemble(refined, average)
+            self.guard.drift.switch(drift.switched)
+            for name, velocity in transfer_tensors(network, self.network, velocities).items():
+                self.optimizer.velocity(self.network.get_parameter(name)).copy_(velocity)
+            self.loss_scale.value.copy_(scale.value)
+            self.loss_scale.steps_since_change.copy_(scale.steps_since_change)
+            self.progress.level = finer
+
+    @contextmanager
+    def trying_level(self, level: int) -> Iterator[None]:
+        """Within it on that level; an error puts the trainer back to where it was."""
+        before, level_before = dict(vars(self)), self.progress.level
+        try:
+            self.enter_level(level)
+            yield
+        except Exception:
+            vars(self).update(before)
+            self.progress.level = level_before
+            raise
+
+    def _level_of(self, epoch: int) -> int:
+        return self.config.level_of(epoch, self.config.epochs)
+
+    @property
+    def _size(self) -> tuple[int, ...]:
+        """The size of the images the network sees on its level."""
+        preprocessing = self.network.preprocessing
+        return tuple(n // preprocessing.pooling for n in preprocessing.size or self.train.size)
+
+    def _described(self) -> str:
+        size, steps = " x ".join(map(str, self._size)), self.network.config.num_steps
+        return f"{size} pixels, {steps} steps a block"
 
     def _train_epoch(self, poll: Callable[[], None], on_step: Callable[[], None]) -> None:
         # A CPU is never waited for; a GPU is asked now and then only.
@@ -306,14 +365,24 @@ class Trainer:
 
     def _finish_epoch(self, evaluation: Evaluation) -> EpochReport:
         progress = self.progress
+        is_last_level = progress.level == self.config.num_levels - 1
+        # Accuracies compare on one level only: the first epoch of a new one is its best so far.
+        begins = progress.epoch > 0 and self._level_of(progress.epoch - 1) != progress.level
         progress.epoch += 1
         progress.batch = 0
-        if evaluation.accuracy > progress.best_accuracy:
+        progress.work += self.steps_per_epoch * training_flops(
+            self.network.config, self._size, self.config.batch_size
+        )
+        if begins or evaluation.accuracy > progress.best_accuracy:
             progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch
         patience = self.config.patience
         if progress.epoch >= self.config.epochs:
             progress.stopped = "completed"
-        elif patience is not None and progress.epoch - progress.best_epoch >= patience:
+        elif (
+            patience is not None
+            and is_last_level
+            and progress.epoch - progress.best_epoch >= patience
+        ):
             progress.stopped = "early_stopping"
         sums = self.sums.tolist()
         self.sums.zero_()
@@ -335,4 +404,6 @@ class Trainer:
             overflow_steps=progress.overflow_steps,
             reversal_error=reversal_error,
             checkpointed_blocks=len(progress.checkpointed_blocks),
+            level=progress.level,
+            work=progress.work,
         )

@@ -1,4 +1,4 @@
-"""Every setting of a training, flat: of objective, schedule, optimiser and guard, and its own."""
+"""Every setting of a training, flat: its own and those of the parts it is made of."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.learning.freezing import FREEZABLE
 from pdecnn.learning.guard import GuardConfig
+from pdecnn.learning.levels import LevelsConfig
 from pdecnn.learning.objective import ObjectiveConfig
 from pdecnn.learning.optimizer import OptimizerConfig
 from pdecnn.learning.precision import check_precision
@@ -13,7 +14,7 @@ from pdecnn.learning.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConfig):
+class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConfig, LevelsConfig):
     """How a network is trained."""
 
     epochs: int = 100
@@ -30,7 +31,8 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
     evaluation_batch_size: int = 250
     """Images at a time in validation and test."""
     patience: int | None = None
-    """Stop after this many epochs without a better validation accuracy; None: never."""
+    """Stop after this many epochs of the last level without a better validation accuracy; None:
+    never."""
     time_limit_seconds: float | None = None
     """Stop at the end of the epoch in which this time since the start, or since the last resume,
     is over; None: never."""
@@ -47,6 +49,7 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
         ScheduleConfig.__post_init__(self)
         OptimizerConfig.__post_init__(self)
         GuardConfig.__post_init__(self)
+        LevelsConfig.__post_init__(self)
         for name in ("epochs", "batch_size", "accumulation", "evaluation_batch_size"):
             object.__setattr__(self, name, check_count(name, getattr(self, name)))
         for name in ("patience", "num_threads"):
@@ -64,6 +67,10 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
                 raise unknown_name("part to freeze", name, FREEZABLE)
         if not isinstance(self.capture, bool):
             raise ConfigError(f"capture must be true or false, found {self.capture!r}")
+        if self.epochs < self.num_levels:
+            raise ConfigError(
+                f"{self.num_levels} levels need as many epochs, found epochs={self.epochs}"
+            )
         if self.batch_size % self.accumulation:
             raise ConfigError(
                 f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}"

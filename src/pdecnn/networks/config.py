@@ -49,6 +49,9 @@ class NetworkConfig:
     """1 for signals, 2 for images, 3 for volumes."""
     share_weights: bool = False
     """Whether all steps of a block are one set of weights, constant in time."""
+    mesh_size: float = 1.0
+    """h, relative to the mesh for which the weights were drawn; `refine_in_space` and
+    `coarsen_in_space` change it. The box of the stencils scales with it."""
 
     def __post_init__(self) -> None:
         for name in _PER_BLOCK:
@@ -117,6 +120,7 @@ class NetworkConfig:
             ("num_steps", check_count),
             ("step_size", check_positive),
             ("epsilon", check_positive),
+            ("mesh_size", check_positive),
         ):
             value = getattr(self, name)
             per_block = name in _PER_BLOCK and isinstance(value, tuple)

@@ -36,6 +36,9 @@ class Preprocessing:
     """Per channel, of pixels in [0, 1]; for 'dataset'."""
     size: tuple[int, ...] | None = None
     """The spatial size images are resized to; None: as they come."""
+    pooling: int = 1
+    """Standardised images are averaged over cells of this many pixels an axis: the coarser levels
+    of an image pyramid."""
     class_names: tuple[str, ...] | None = None
     """What the outputs mean, in order."""
 
@@ -56,6 +59,9 @@ class Preprocessing:
         self._check_each("std", check_positive)
         self._check_each("size", check_count)
         self._check_each("class_names", _check_text)
+        object.__setattr__(self, "pooling", check_count("pooling", self.pooling))
+        if self.size is not None:
+            self._check_pooling(self.size)
         if self.mean is not None and self.std is not None and len(self.mean) != len(self.std):
             raise ConfigError(f"mean and std must be as many; found {self.mean}, {self.std}")
 
@@ -74,7 +80,8 @@ class Preprocessing:
             mean = constant(self.mean, pixels.dtype, pixels.device).view(shape)
             std = constant(self.std, pixels.dtype, pixels.device).view(shape)
             pixels = (pixels - mean) / std
-        return pixels.to(dtype)
+        self._check_pooling(tuple(pixels.shape[2:]))
+        return average_pool(pixels, self.pooling).to(dtype)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values."""
@@ -87,6 +94,13 @@ class Preprocessing:
         if not isinstance(values, tuple) or not values:
             raise ConfigError(f"{name} must be a list with at least one entry, found {values!r}")
         object.__setattr__(self, name, tuple(check(name, value) for value in values))
+
+    def _check_pooling(self, size: tuple[int, ...]) -> None:
+        if any(n % self.pooling for n in size):
+            raise ConfigError(
+                f"images of size {size} cannot be averaged over cells of {self.pooling} pixels an "
+                f"axis; take a pooling that divides every size"
+            )
 
     def _pixels(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         if images.dim() < 3:
@@ -104,6 +118,15 @@ class Preprocessing:
         if not images.is_floating_point():
             raise ValueError(f"images must be uint8 or floating in [0, 1], found {images.dtype}")
         return images.to(dtype)
+
+
+def average_pool(images: Tensor, factor: int) -> Tensor:
+    """The means over cells of `factor` pixels an axis; the factor must divide every size."""
+    if factor == 1:
+        return images
+    cells = [part for n in images.shape[2:] for part in (n // factor, factor)]
+    axes = tuple(range(3, 3 + len(cells), 2))
+    return images.reshape(*images.shape[:2], *cells).mean(axes)
 
 
 def _check_text(name: str, value: object) -> str:

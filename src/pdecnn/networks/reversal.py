@@ -38,6 +38,11 @@ class DriftGuard:
         blocks = _blocks(self.network)
         return [index for index in self.watched if blocks[index].backprop == SAFE]
 
+    def carry_over(self, other: Network) -> None:
+        """Put the watched blocks of a network made from this one back into mode 'reversible'."""
+        for index in self.watched:
+            _blocks(other)[index].backprop = GUARDED
+
     def measure(
         self, images: Tensor, loss: Callable[[Tensor], Tensor], *, autocast: Context = nullcontext
     ) -> dict[int, float]:

@@ -19,6 +19,7 @@ from pdecnn.pde.layers import AbstractLayer as AbstractLayer
 from pdecnn.pde.layers import ResidualLayer as ResidualLayer
 from pdecnn.pde.layers import SymmetricLayer as SymmetricLayer
 from pdecnn.pde.normalization import TotalVariationNorm as TotalVariationNorm
+from pdecnn.pde.stencil import galerkin_coarsen as galerkin_coarsen
 from pdecnn.pde.stencil import pde_coefficients as pde_coefficients
 from pdecnn.pde.stencil import pde_terms as pde_terms
 from pdecnn.pde.stencil import rediscretize as rediscretize

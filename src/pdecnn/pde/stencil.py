@@ -14,7 +14,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from pdecnn.checks import is_finite_number
+from pdecnn.checks import check_count, is_finite_number
 from pdecnn.errors import ConfigError
 from pdecnn.pde.convolution import check_dimension
 
@@ -41,12 +41,7 @@ def pde_coefficients(stencil: Tensor, mesh_size: MeshSize, *, dimension: int) ->
     for each second derivative: the operator is b1 + b2 d_x - b3 d_xx in 1D.
     """
     mesh_sizes = _mesh_sizes(mesh_size, dimension)
-    if stencil.dim() < dimension or stencil.shape[-dimension:] != (3,) * dimension:
-        raise ConfigError(
-            f"only 3-point stencils have PDE coefficients: in {dimension}D the last axes must be "
-            f"{(3,) * dimension}, found shape {tuple(stencil.shape)}"
-        )
-    _check_floating(stencil)
+    _check_stencil(stencil, dimension)
     for axis, h in zip(range(-dimension, 0), mesh_sizes, strict=True):
         stencil = _apply_along(_coefficients_matrix(h), stencil, axis)
     return stencil.flatten(-dimension)[..., _term_positions(dimension)]
@@ -78,6 +73,44 @@ def rediscretize(
     return stencil_from_pde_coefficients(coefficients, new_mesh_size, dimension=dimension)
 
 
+def galerkin_coarsen(stencil: Tensor, factor: int = 2, *, dimension: int) -> Tensor:
+    """The stencil of R K P on a mesh `factor` times as wide, away from the boundary.
+
+    R averages over the `factor`^dimension pixels of a coarse one, P interpolates linearly between
+    the centres of coarse pixels: 3-point stencils stay 3-point. For a factor of 2 it is
+    (b1, b2, b3 + h^2 b1/4) per dimension.
+    """
+    check_dimension(dimension)
+    _check_stencil(stencil, dimension)
+    matrix = _galerkin_matrix(check_count("factor", factor))
+    for axis in range(-dimension, 0):
+        stencil = _apply_along(matrix, stencil, axis)
+    return stencil
+
+
+def rediscretization_growth(mesh_size: float, new_mesh_size: float, *, dimension: int) -> float:
+    """How many times larger `rediscretize` can make the largest entry of a stencil.
+
+    The norm of the change h -> H for the largest entry: 5.5 per dimension for H = h/2.
+    """
+    units = torch.eye(3, dtype=torch.float64)
+    changed = rediscretize(units, mesh_size, new_mesh_size, dimension=1)
+    return float(changed.abs().sum(0).amax()) ** check_dimension(dimension)
+
+
+def _galerkin_matrix(factor: int) -> list[list[float]]:
+    """Its column s is R K P for K the shift by s pixels; its rows are coarse pixels -1, 0, 1."""
+
+    def share(pixel: int, coarse: int) -> float:
+        """What P gives a pixel of the coarse pixel 0, or next to it, of a coarse one."""
+        return max(0.0, 1 - abs((pixel + 0.5) / factor - 0.5 - coarse))
+
+    return [
+        [sum(share(p + s, coarse) for p in range(factor)) / factor for s in (-1, 0, 1)]
+        for coarse in (-1, 0, 1)
+    ]
+
+
 def _stencil_matrix(h: float) -> list[list[float]]:
     """The matrix of Sec. 2.2: its columns are the basis stencils."""
     return [
@@ -98,6 +131,15 @@ def _coefficients_matrix(h: float) -> list[list[float]]:
 
 def _apply_along(matrix: list[list[float]], values: Tensor, axis: int) -> Tensor:
     return (values.movedim(axis, -1) @ values.new_tensor(matrix).T).movedim(-1, axis)
+
+
+def _check_stencil(stencil: Tensor, dimension: int) -> None:
+    if stencil.dim() < dimension or stencil.shape[-dimension:] != (3,) * dimension:
+        raise ConfigError(
+            f"only 3-point stencils have PDE coefficients: in {dimension}D the last axes must be "
+            f"{(3,) * dimension}, found shape {tuple(stencil.shape)}"
+        )
+    _check_floating(stencil)
 
 
 def _check_floating(values: Tensor) -> None:

@@ -145,13 +145,50 @@ class ConsoleListener(Listener):
 
 def print_recipes() -> None:
     """A table of all recipes."""
-    table = Table("recipe", "data", "epochs", "batch", "rates", box=None, pad_edge=False)
+    headings = ("recipe", "data", "epochs", "batch", "rates", "levels")
+    table = Table(*headings, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
     for name in list_recipes():
         config = recipe(name)
         training = config.training
         rates = ", ".join(f"{rate:g}" for rate in training.learning_rates)
-        table.add_row(name, config.data.name, str(training.epochs), str(training.batch_size), rates)
+        if len(training.learning_rates) > 3:
+            rates = f"{training.learning_rates[0]:g} to {training.learning_rates[-1]:g}"
+        levels = [
+            f"{', '.join(map(str, values))} {unit}"
+            for values, unit in ((training.level_sizes, "px"), (training.level_steps, "steps"))
+            if values is not None
+        ]
+        numbers = (str(training.epochs), str(training.batch_size), rates)
+        table.add_row(name, config.data.name, *numbers, "; ".join(levels))
     Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+def print_level(run: Run, figures: dict[str, Any] | None) -> None:
+    """Where a coarsened or refined run is and, if measured, how it compares."""
+    network, pooling = run.config.network, run.config.data.pooling
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False, markup=False)
+    averaged = f", images averaged by {pooling}" if pooling > 1 else ""
+    console.print(
+        f"{run.folder}: {network.num_steps} steps of {network.step_size} a block, mesh size "
+        f"{network.mesh_size:g}{averaged}; train on with `pdecnn train --output {run.folder} "
+        f"--resume`",
+        soft_wrap=True,
+    )
+    if figures is None:
+        return
+    table = Table("", "test accuracy", "loss", "images/s", "weights", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, row in (("original", figures["original"]), ("new", figures)):
+        table.add_row(
+            name,
+            f"{row['accuracy']:.2%}",
+            "not finite" if row["loss"] is None else f"{row['loss']:.3f}",
+            f"{row['images_per_second']:,.0f}",
+            f"{row['num_weights']:,}",
+        )
+    console.print(table)
 
 
 def print_models(counts: dict[str, int]) -> None:

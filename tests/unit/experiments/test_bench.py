@@ -29,8 +29,8 @@ from pdecnn.experiments.bench.roofline import Ceilings, Roofline
 from pdecnn.experiments.bench.sizes import CPU, GPU, QUICK
 from pdecnn.experiments.bench.steps import DYNAMICS, bench_steps, plain_layout
 from pdecnn.experiments.bench.trainers import TrainerSteps, make_steps, random_images
-from pdecnn.experiments.bench.work import Work, count_work
 from pdecnn.learning.objective import Objective
+from pdecnn.learning.work import Work, count_work
 from pdecnn.networks.registry import DYNAMICS as AXES
 
 DEVICE = torch.device("cpu")

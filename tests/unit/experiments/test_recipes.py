@@ -1,5 +1,8 @@
 """The recipes carry the numbers of the paper's Section 5."""
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
 import pdecnn
@@ -20,14 +23,36 @@ PAPER = {
 
 
 def test_there_is_a_recipe_for_every_dynamics_and_data_set():
-    data_sets = (*PAPER, "digits", "images", "signals", "volumes")
-    assert list_recipes() == sorted(f"{d}_{s}" for d in DYNAMICS for s in data_sets)
+    plain = [f"{d}_{s}" for d in DYNAMICS for s in (*PAPER, "digits")]
+    own = [f"{d}_{s}" for d in DYNAMICS for s in ("images", "signals", "volumes")]
+    assert list_recipes() == sorted([*plain, *own, *(f"{name}_multilevel" for name in plain)])
     assert list_recipes("*_stl10") == [f"{dynamics}_stl10" for dynamics in DYNAMICS]
     assert list_recipes("nothing*") == []
     assert DEFAULT_RECIPE == "hamiltonian_digits"
 
 
-@pytest.mark.parametrize("name", list_recipes())
+def test_multilevel_recipes_are_the_plain_ones_in_levels():
+    levels = {
+        "digits": {"level_steps": (2, 4, 8), "level_epochs": (30, 30, 40)},
+        "stl10": {"level_sizes": (24, 48, 96), "level_epochs": (30, 30, 40)},
+        "cifar10": {"level_sizes": (16, 32), "level_epochs": (60, 40)},
+        "cifar100": {"level_sizes": (16, 32), "level_epochs": (60, 40)},
+    }
+    for dynamics, (data_set, expected) in product(DYNAMICS, levels.items()):
+        config, plain = (
+            recipe(f"{dynamics}_{data_set}_multilevel"),
+            recipe(f"{dynamics}_{data_set}"),
+        )
+        assert config.recipe == f"{dynamics}_{data_set}_multilevel"
+        assert config.training == replace(plain.training, **expected)
+        assert config.data == plain.data
+        network = replace(config.network, num_steps=3, step_size=1.0)
+        assert network == plain.network
+        final_time = config.network.num_steps * config.network.step_size
+        assert final_time == (1 if data_set == "digits" else 3)
+
+
+@pytest.mark.parametrize("name", [n for n in list_recipes() if not n.endswith("_multilevel")])
 def test_a_recipe_trains_the_model_of_its_name(name):
     config = recipe(name)
     assert config.recipe == name

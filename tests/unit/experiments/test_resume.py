@@ -58,6 +58,33 @@ def test_promise_1_killed_thrice_and_resumed_gives_the_same_bits(
     assert fingerprint(run.folder) == fingerprint(whole.folder)
 
 
+def test_promise_1_holds_across_a_change_of_level(tmp_path):
+    levels = {
+        "training__level_epochs": [1, 1],
+        "training__level_sizes": [4, 8],
+        "training__level_steps": [1, 2],
+        "training__average_decay": 0.9,
+    }
+    config = small_config(**levels)
+    whole = pdecnn.train(config, output=tmp_path / "whole")
+    assert [entry["level"] for entry in whole.metrics] == [0, 0, 1, 1]
+    folder = tmp_path / "run"
+    for listener in (kill_at(1, 9), kill_after(2), kill_at(2, 1), kill_after(3)):
+        with pytest.raises(Killed):
+            pdecnn.train(config, output=folder, resume=True, listener=listener)
+        assert pdecnn.load(folder, "last").num_weights > 0
+
+    def interrupt(progress):
+        if (progress.epoch, progress.batch) == (3, 2):
+            os.kill(os.getpid(), 15)
+
+    with pytest.raises(Exception, match="SIGTERM"):
+        pdecnn.train(config, output=folder, resume=True, listener=Recorder(on_step=interrupt))
+    run = pdecnn.train(config, output=folder, resume=True)
+    assert fingerprint(run.folder) == fingerprint(whole.folder)
+    assert run.summary["best_epoch"] > 2
+
+
 class Mortal:
     """Counts calls that change files; from call `deadline` on the process is as good as dead.
 

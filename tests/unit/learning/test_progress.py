@@ -11,9 +11,9 @@ from tests.unit.learning.trainings import field_names
 
 INTEGERS = [
     "epoch", "batch", "step", "best_epoch", "nonfinite_in_row", "nonfinite_steps",
-    "overflow_steps", "loss_scale_age",
+    "overflow_steps", "loss_scale_age", "level",
 ]  # fmt: skip
-NUMBERS = ["best_accuracy", "loss_scale"]
+NUMBERS = ["best_accuracy", "loss_scale", "work"]
 
 
 def test_every_field_is_tested_here():

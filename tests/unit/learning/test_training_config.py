@@ -10,6 +10,7 @@ import pytest
 import pdecnn
 from pdecnn.errors import ConfigError
 from pdecnn.learning import ObjectiveConfig, OptimizerConfig, TrainingConfig
+from pdecnn.learning.levels import LevelsConfig
 from pdecnn.learning.schedule import ScheduleConfig
 from tests.unit.learning.trainings import field_names
 
@@ -25,6 +26,7 @@ NAMES = {
     "momentum_convention": "rate_insid",
     "box": "stencil",
     "schedule": "piecewize",
+    "level_stencils": "keeep",
     "precision": "aut",
     "reversal_guard": "swich",
 }
@@ -61,6 +63,10 @@ RECIPE = {
     "reversal_guard": "switch",
     "reversal_tolerance": 0.1,
     "reversal_interval": 5,
+    "level_epochs": None,
+    "level_sizes": None,
+    "level_steps": None,
+    "level_stencils": "keep",
 }
 NUMBERS = {
     # name: (values in range, values out of range)
@@ -117,13 +123,13 @@ def test_cifar10_is_the_default():
 
 def test_every_setting_is_tested_here():
     tested = {*NUMBERS, *COUNTS, *NAMES, "class_weights", "learning_rates", "phases", "warmup"}
-    tested |= {"capture", "freeze"}
+    tested |= {"capture", "freeze", "level_epochs", "level_sizes", "level_steps"}
     assert tested == set(field_names(TrainingConfig)) == set(RECIPE)
 
 
 def test_the_settings_are_those_of_its_parts_and_its_own():
     parts = [*field_names(ObjectiveConfig), *field_names(ScheduleConfig)]
-    parts += field_names(OptimizerConfig)
+    parts += [*field_names(OptimizerConfig), *field_names(LevelsConfig)]
     assert set(parts) < set(field_names(TrainingConfig))
     assert len(parts) == len(set(parts))
 
@@ -207,6 +213,7 @@ def test_accumulation_must_divide_the_batch():
         (ObjectiveConfig, {"label_smoothing": "x"}),
         (OptimizerConfig, {"momentum": "x"}),
         (ScheduleConfig, {"warmup": "x"}),
+        (LevelsConfig, {"level_sizes": (4, 8)}),
     ],
 )
 def test_the_parts_check_themselves(cls, settings):

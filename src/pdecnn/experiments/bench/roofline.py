@@ -7,7 +7,7 @@ import torch
 
 from pdecnn.experiments.bench.measurement import Timing, time_in_turn
 from pdecnn.experiments.bench.sizes import BenchSizes
-from pdecnn.experiments.bench.work import Work
+from pdecnn.learning.work import Work
 
 # More than one set of operands, so that a cache does not answer for the memory.
 _NUM_SETS = 2

@@ -23,7 +23,7 @@ from pdecnn.experiments.bench.trainers import (
     precision_of,
     random_images,
 )
-from pdecnn.experiments.bench.work import Work, count_work
+from pdecnn.learning.work import Work, count_work
 from pdecnn.networks.registry import model_config
 
 DYNAMICS = ("parabolic", "second_order", "hamiltonian")

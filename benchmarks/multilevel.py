@@ -1,0 +1,305 @@
+"""Train in levels beside a single one, coarsen what was trained; write docs/results/multilevel.*.
+
+    python benchmarks/multilevel.py --dataset digits
+    python benchmarks/multilevel.py --dataset cifar10 --data DIR [--jobs 1] [--epochs 100]
+
+Runs that are finished are skipped, so that the same command goes on where it stopped; results of
+the other data set stay. `--levels EPOCHS:SIZES:STEPS`, e.g. 60,40:16,32 or 1,1:16,32:1,3, replaces
+the recipe's levels and may be repeated to compare several.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pdecnn
+from pdecnn.experiments.config import RunConfig
+from pdecnn.experiments.environment import describe_environment, resolve_device
+from pdecnn.experiments.leveling import images_per_second
+from pdecnn.experiments.paper import PAPER_DYNAMICS
+from pdecnn.experiments.preparation import read_splits
+from pdecnn.experiments.queue import run_queue
+from pdecnn.experiments.runs import Run
+from pdecnn.experiments.settings import parse_assignment
+from pdecnn.experiments.worker import CONDITIONS
+from pdecnn.learning.metrics import evaluate_network
+from pdecnn.networks.level_transfer import INTERPOLATIONS
+from pdecnn.networks.multilevel import coarsen_in_space, refine_in_time
+from pdecnn.networks.network import Network
+from pdecnn.reports.console import ConsoleListener
+from pdecnn.reports.multilevel import write_multilevel
+
+DYNAMICS = "hamiltonian"
+FACTOR = 2
+STEPS = ((8, 0.125), (3, 1.0))
+VARIANTS = ("as it is", "rediscretize", "galerkin")
+QUICK = {
+    "network.channels": [8, 8],
+    "data.fraction": 0.2,
+    "training.batch_size": 25,
+    "training.epochs": 5,
+}
+
+
+def main() -> None:
+    """Train, coarsen, measure, write."""
+    arguments = parse()
+    listener = ConsoleListener()
+    queue = partial(
+        run_queue,
+        device=arguments.device,
+        num_parallel=arguments.jobs,
+        listener=listener,
+    )
+    folder = arguments.runs / arguments.dataset
+    trainings = plan_trainings(arguments)
+    fail_if_any(queue(trainings, folder / "trained"))
+    runs = [describe_run(folder / "trained" / name, config) for name, config in trainings.items()]
+    coarsened = coarsen_all(arguments, folder, queue)
+    fail_if_any(queue(plan_refinements(arguments), folder / "refined"))
+    environment = describe_environment(resolve_device(arguments.device), 0)
+    del environment["seed"], environment["command"]
+    result = {
+        "environment": environment,
+        "quick": arguments.quick,
+        "runs": runs,
+        "coarsened": coarsened,
+        "refined": refine_all(arguments, folder / "refined"),
+    }
+    for path in write_multilevel(arguments.dataset, result, arguments.output):
+        listener.note(f"wrote {path}")
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", choices=("digits", "cifar10"), default="digits")
+    parser.add_argument("--data", type=Path, help="the folder that holds CIFAR-10")
+    parser.add_argument("--output", type=Path, help="docs/results, or multilevel-quick if quick")
+    parser.add_argument("--runs", type=Path, help="where runs are kept; OUTPUT/runs if quick")
+    parser.add_argument("--quick", action="store_true", help="tiny networks, to see if it runs")
+    parser.add_argument("--epochs", type=int, help="instead of the recipe's")
+    parser.add_argument(
+        "--levels", action="append", metavar="E:W:S", help="epochs:sizes:steps of each level"
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; times suffer")
+    parser.add_argument("--device", default="auto")
+    arguments = parser.parse_args()
+    default = Path("multilevel-quick") if arguments.quick else Path("docs/results")
+    arguments.output = arguments.output or default
+    default = arguments.output / "runs" if arguments.quick else Path("runs/multilevel")
+    arguments.runs = (arguments.runs or default).absolute()
+    return arguments
+
+
+def settings_of(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """What all runs of a seed change in their recipe."""
+    settings: dict[str, Any] = {"seed": seed}
+    if arguments.quick:
+        settings |= QUICK
+    if arguments.epochs is not None:
+        settings["training.epochs"] = arguments.epochs
+    if arguments.data is not None:
+        settings["data.folder"] = str(arguments.data.absolute())
+    return settings
+
+
+def plan_trainings(arguments: argparse.Namespace) -> dict[str, RunConfig]:
+    """Single-level and multilevel runs by name, seed by seed, so that both meet the same hours."""
+    recipe = pdecnn.recipe(f"{DYNAMICS}_{arguments.dataset}_multilevel")
+    configs = {}
+    for seed in range(arguments.seeds):
+        base = recipe.with_settings(settings_of(arguments, seed))
+        configs[f"single-seed{seed}"] = base.with_settings(parse_levels("none:none:none"))
+        for levels in arguments.levels or [None]:
+            config = base if levels is None else base.with_settings(parse_levels(levels))
+            configs[f"{level_name(config)}-seed{seed}"] = config
+    return configs
+
+
+def parse_levels(text: str) -> dict[str, Any]:
+    """The settings of '60,40:16,32:1,3', in which the last may be missing and any be none."""
+    names = ("level_epochs", "level_sizes", "level_steps")
+    values = [part or "none" for part in text.split(":")]
+    values += ["none"] * (len(names) - len(values))
+    pairs = zip(names, values, strict=True)
+    return dict(parse_assignment(f"training.{name}={value}") for name, value in pairs)
+
+
+def level_name(config: RunConfig) -> str:
+    """The levels as a word."""
+    training = config.training
+    parts = {
+        "epochs": training.level_epochs,
+        "px": training.level_sizes,
+        "steps": training.level_steps,
+    }
+    words = [
+        "_".join(f"{value:g}" for value in values) + word
+        for word, values in parts.items()
+        if values is not None
+    ]
+    return "levels-" + "-".join(words)
+
+
+def plan_refinements(arguments: argparse.Namespace) -> dict[str, RunConfig]:
+    """Digits networks to be refined in time afterwards: with small steps, and with the paper's."""
+    if arguments.dataset != "digits":
+        return {}
+    configs = {}
+    for dynamics in PAPER_DYNAMICS:
+        for num_steps, step_size in STEPS:
+            base = pdecnn.recipe(f"{dynamics}_digits").with_settings(settings_of(arguments, 0))
+            network = replace(base.network, num_steps=num_steps, step_size=step_size)
+            configs[f"{dynamics}-{num_steps}x{step_size:g}"] = replace(base, network=network)
+    return configs
+
+
+def refine_all(arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """Test accuracy before and after refining in time by 2, without retraining."""
+    device = resolve_device(arguments.device)
+    rows = []
+    for name, config in plan_refinements(arguments).items():
+        network = pdecnn.load(folder / name).to(device)
+        test = read_splits(config.data, config.seed).test.to(device)
+        row = {
+            "dynamics": name.partition("-")[0],
+            "num_steps": config.network.num_steps,
+            "step_size": config.network.step_size,
+            "test_accuracy": evaluate_network(network, test).accuracy,
+        }
+        for interpolation in INTERPOLATIONS:
+            refined = refine_in_time(network, interpolation=interpolation)
+            row[interpolation] = evaluate_network(refined, test).accuracy
+        rows.append(row)
+    return rows
+
+
+def describe_run(folder: Path, config: RunConfig) -> dict[str, Any]:
+    """What a run came to, and its course over epochs, work and time."""
+    run = Run(folder)
+    summary, metrics = run.summary, run.metrics
+    assert summary is not None
+    lines = (folder / "timing.jsonl").read_text().splitlines()
+    seconds = {entry["epoch"]: entry["seconds"] for entry in map(json.loads, lines)}
+    conditions = json.loads((folder / CONDITIONS).read_text())
+    training = config.training
+    return {
+        "name": folder.name.rpartition("-seed")[0],
+        "seed": config.seed,
+        "recipe": config.recipe,
+        "epochs": training.epochs,
+        "level_sizes": training.level_sizes,
+        "level_steps": training.level_steps,
+        "level_epochs": training.level_epochs,
+        "level_stencils": training.level_stencils,
+        "config": replace(run.config, data=replace(run.config.data, folder=None)).to_dict(),
+        "runs_at_a_time": conditions["runs_at_a_time"],
+        "num_weights": summary["num_weights"],
+        "test_accuracy": summary["test"]["accuracy"],
+        "test_loss": summary["test"]["loss"],
+        "seconds": sum(seconds.values()),
+        "steady_seconds": steady_seconds(metrics, seconds),
+        "work": metrics[-1]["work"],
+        "curve": [
+            {
+                "epoch": entry["epoch"],
+                "level": entry["level"],
+                "work": entry["work"],
+                "seconds": seconds[entry["epoch"]],
+                "data_loss": entry["data_loss"],
+                "validation_accuracy": entry["validation_accuracy"],
+            }
+            for entry in metrics
+        ],
+    }
+
+
+def steady_seconds(metrics: list[dict[str, Any]], seconds: dict[int, float]) -> float:
+    """The time without what the first epoch of a level takes longer than the others: compiling."""
+    total = 0.0
+    for level in {entry["level"] for entry in metrics}:
+        times = [seconds[entry["epoch"]] for entry in metrics if entry["level"] == level]
+        typical = statistics.median(times)
+        total += sum(times[1:]) + min(times[0], typical)
+    return total
+
+
+def coarsen_all(arguments: argparse.Namespace, folder: Path, queue: Any) -> list[dict[str, Any]]:
+    """Every single-level network on images of half the size, before and after one epoch more."""
+    device = resolve_device(arguments.device)
+    rows, tunings = [], {}
+    for seed in range(arguments.seeds):
+        run = Run(folder / "trained" / f"single-seed{seed}")
+        config = run.config
+        test = read_splits(config.data, seed).test.to(device)
+        original = pdecnn.load(run.folder)
+        networks = {"full size": original}
+        for variant in VARIANTS:
+            network = networks[variant] = coarsened(original, variant)
+            network.save_pretrained(folder / "networks" / file_name(variant, seed))
+        networks = {name: network.to(device) for name, network in networks.items()}
+        speeds = images_per_second(networks, test, precision=config.training.precision)
+        for variant, network in networks.items():
+            evaluation = evaluate_network(network, test, precision=config.training.precision)
+            row = {"seed": seed, "variant": variant, "test_accuracy": evaluation.accuracy}
+            rows.append(row | {"test_loss": evaluation.loss, "images_per_second": speeds[variant]})
+        for variant in VARIANTS:
+            network_folder = folder / "networks" / file_name(variant, seed)
+            tunings[file_name(variant, seed)] = tuning(config, networks[variant], network_folder)
+    fail_if_any(queue(tunings, folder / "tuned"))
+    for row in rows:
+        if row["variant"] in VARIANTS:
+            summary = Run(folder / "tuned" / file_name(row["variant"], row["seed"])).summary
+            assert summary is not None
+            row["tuned_test_accuracy"] = summary["test"]["accuracy"]
+    return rows
+
+
+def file_name(variant: str, seed: int) -> str:
+    """A variant of a seed as the name of a folder."""
+    return f"{variant.replace(' ', '_')}-seed{seed}"
+
+
+def coarsened(network: Network, variant: str) -> Network:
+    """The network for images of half the size; 'as it is' has the old stencils."""
+    if variant == "as it is":
+        new = Network(network.config, coarsen_in_space(network, FACTOR).preprocessing)
+        new.load_state_dict(network.state_dict())
+        return new.eval()
+    return coarsen_in_space(network, FACTOR, method=variant)
+
+
+def tuning(config: RunConfig, network: Network, folder: Path) -> RunConfig:
+    """One epoch at the recipe's last rate, starting from a coarsened network."""
+    training = replace(
+        config.training,
+        epochs=1,
+        schedule="piecewise",
+        learning_rates=config.training.learning_rates[-1:],
+        phases=(1.0,),
+        capture=False,  # compiling takes longer than an epoch
+    )
+    return replace(
+        config,
+        network=network.config,
+        data=replace(config.data, pooling=network.preprocessing.pooling),
+        training=training,
+        initial=str(folder),
+    )
+
+
+def fail_if_any(failures: dict[str, str]) -> None:
+    """End here if a run failed."""
+    if failures:
+        sys.exit("\n".join(f"{name} failed: {failure}" for name, failure in failures.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""A trained run on another level: coarsened or refined, as a run of its own (Sec. 2)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pdecnn.data.image_set import ImageSet
+from pdecnn.errors import ConfigError
+from pdecnn.experiments.bench.measurement import time_in_turn
+from pdecnn.experiments.config import DataConfig, RunConfig
+from pdecnn.experiments.environment import cpu_threads, describe_environment, resolve_device
+from pdecnn.experiments.preparation import read_splits
+from pdecnn.experiments.runs import Run, check_free, create_run, fresh_folder
+from pdecnn.learning.metrics import class_scores, evaluate_network
+from pdecnn.networks.multilevel import (
+    coarsen_in_space,
+    coarsen_in_time,
+    refine_in_space,
+    refine_in_time,
+)
+from pdecnn.networks.network import Network
+from pdecnn.networks.preprocessing import Preprocessing
+
+INITIAL = "initial"
+_NUM_TIMED, _NUM_REPEATS = 2000, 5
+
+
+def coarsen_run(
+    run: str | Path | Run,
+    *,
+    space: int = 1,
+    time: int = 1,
+    method: str = "rediscretize",
+    interpolation: str = "constant",
+    weights: str = "best",
+    settings: dict[str, Any] | None = None,
+    output: str | Path | None = None,
+) -> Run:
+    """A run that begins with a run's weights on a coarser mesh, with fewer steps, or both.
+
+    `settings` are for training it on, e.g. {'training.epochs': 1}.
+    """
+    source = run if isinstance(run, Run) else Run(run)
+    network = Network.from_pretrained(source.weights(weights))
+    _check_factors(space, time)
+    if space != 1:
+        network = coarsen_in_space(network, space, method=method)
+    if time != 1:
+        network = coarsen_in_time(network, time, interpolation=interpolation)
+    return _begin_run(source, network, settings or {}, output)
+
+
+def refine_run(
+    run: str | Path | Run,
+    *,
+    space: int = 1,
+    time: int = 1,
+    interpolation: str = "constant",
+    weights: str = "best",
+    settings: dict[str, Any] | None = None,
+    output: str | Path | None = None,
+) -> Run:
+    """A run that begins with a run's weights on a finer mesh, with more steps, or both.
+
+    `settings` are for training it on, e.g. {'training.epochs': 1}.
+    """
+    source = run if isinstance(run, Run) else Run(run)
+    network = Network.from_pretrained(source.weights(weights))
+    _check_factors(space, time)
+    if space != 1:
+        network = refine_in_space(network, space)
+    if time != 1:
+        network = refine_in_time(network, time, interpolation=interpolation)
+    return _begin_run(source, network, settings or {}, output)
+
+
+def compare_levels(
+    run: Run,
+    original: str | Path | Run,
+    *,
+    weights: str = "best",
+    data: str | Path | None = None,
+    device: str = "auto",
+) -> dict[str, Any]:
+    """Test accuracy, loss and images a second of a run, those of its original beside them."""
+    original = original if isinstance(original, Run) else Run(original)
+    where, config = resolve_device(device), original.config
+    folder = config.data.folder if data is None else str(data)
+    test = read_splits(replace(config.data, folder=folder), config.seed).test.to(where)
+    networks = {
+        "run": Network.from_pretrained(run.weights("best")).to(where),
+        "original": Network.from_pretrained(original.weights(weights)).to(where),
+    }
+    precision = config.training.precision
+    with cpu_threads(config.training.num_threads):
+        speeds = images_per_second(networks, test, precision=precision)
+        figures = {
+            name: {
+                **evaluate_network(network, test, precision=precision).to_dict(),
+                "images_per_second": speeds[name],
+                "num_weights": network.num_weights,
+            }
+            for name, network in networks.items()
+        }
+    return {**figures["run"], "original": figures["original"]}
+
+
+def images_per_second(
+    networks: Mapping[str, Network], test: ImageSet, *, precision: str
+) -> dict[str, float]:
+    """How fast each network classifies images, eagerly and measured in turn."""
+    images = test.images[:_NUM_TIMED]
+    batch_size = min(len(images), 250)
+    calls = {
+        name: partial(class_scores, network, images, batch_size=batch_size, precision=precision)
+        for name, network in networks.items()
+    }
+    timings = time_in_turn(
+        calls, device=images.device, num_repeats=_NUM_REPEATS, repeat_seconds=0, num_warm_ups=1
+    )
+    missing = [name for name, timing in timings.items() if timing is None]
+    if missing:
+        raise torch.OutOfMemoryError(f"out of memory in timing {missing[0]}")
+    return {name: len(images) / t.median for name, t in timings.items() if t is not None}
+
+
+def _check_factors(space: int, time: int) -> None:
+    if space == 1 and time == 1:
+        raise ConfigError("nothing would change; pass --space or --time with a factor of 2 or more")
+
+
+def _begin_run(
+    source: Run, network: Network, settings: dict[str, Any], output: str | Path | None
+) -> Run:
+    """A run at its start: `train --resume` goes on from there, `evaluate` measures it."""
+    config = _on_level(source.config, network, settings)
+    if output is not None:
+        check_free(Path(output))
+    folder = fresh_folder(config.recipe) if output is None else Path(output)
+    new_config = replace(config, initial=str((folder / INITIAL).absolute()))
+    environment = describe_environment(torch.device("cpu"), config.seed)
+    run = create_run(folder, new_config, environment)
+    network.save_pretrained(folder / INITIAL)
+    for which in ("best", "last"):
+        run.link(which, folder / INITIAL)
+    return run
+
+
+def _on_level(config: RunConfig, network: Network, settings: dict[str, Any]) -> RunConfig:
+    """The config with which the network is trained on: its level, a single one."""
+    training = replace(config.training, level_epochs=None, level_sizes=None, level_steps=None)
+    new = replace(config, training=training).with_settings(settings)
+    data = _data_on_level(new.data, network.preprocessing)
+    if new.network != config.network or new.seed != config.seed:
+        raise ConfigError(
+            "network and seed of a coarsened or refined run are those of its original"
+        )
+    return replace(new, network=network.config, data=data)
+
+
+def _data_on_level(data: DataConfig, preprocessing: Preprocessing) -> DataConfig:
+    size = preprocessing.size
+    if size is None or len(set(size)) > 1:
+        if data.size is not None:
+            raise ConfigError(f"images of size {size} are not square; data.size cannot say that")
+        return replace(data, pooling=preprocessing.pooling)
+    return replace(data, size=size[0], pooling=preprocessing.pooling)

@@ -1,0 +1,128 @@
+"""Training from coarse to fine: which level an epoch is on, and how one goes up (Sec. 2)."""
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from pdecnn.checks import check_count
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.learning.schedule import phase_ends, positive_numbers
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.multilevel import finer_preprocessing, refine_in_space, refine_in_time
+from pdecnn.networks.network import Network
+from pdecnn.networks.preprocessing import Preprocessing
+
+LEVEL_STENCILS = ("keep", "rediscretize")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelsConfig:
+    """The resolutions in space and time a network is trained at, from coarse to fine.
+
+    A run's network config describes the last level, but for its mesh size, which is that of the
+    first: there the weights are drawn and the box has its bound.
+    """
+
+    level_epochs: tuple[float, ...] | None = None
+    """The lengths of the levels relative to each other; scaled to the number of epochs. None: a
+    single level."""
+    level_sizes: tuple[int, ...] | None = None
+    """The width of the images at each level, the last being their own; coarser ones are averages
+    of standardised images. None: the same at all levels."""
+    level_steps: tuple[int, ...] | None = None
+    """The time steps a block at each level, the last being the network's, to the same final time.
+    None: the same at all levels."""
+    level_stencils: str = "keep"
+    """What finer images do to stencils: 'keep' leaves their entries, 'rediscretize' their PDE
+    coefficients. The features of natural images are rough on every mesh, where second differences
+    do not grow as the coefficients say."""
+
+    def __post_init__(self) -> None:
+        if self.level_stencils not in LEVEL_STENCILS:
+            raise unknown_name("level_stencils", self.level_stencils, LEVEL_STENCILS)
+        given = [name for name in ("level_sizes", "level_steps") if getattr(self, name) is not None]
+        if self.level_epochs is None:
+            if given:
+                raise ConfigError(f"{given[0]} needs level_epochs: how long is each level?")
+            return
+        lengths = positive_numbers("level_epochs", self.level_epochs)
+        object.__setattr__(self, "level_epochs", lengths)
+        if not given:
+            raise ConfigError("level_epochs needs level_sizes, level_steps or both")
+        for name in given:
+            object.__setattr__(self, name, _growing(name, getattr(self, name), len(lengths)))
+
+    @property
+    def num_levels(self) -> int:
+        """How many levels there are."""
+        return 1 if self.level_epochs is None else len(self.level_epochs)
+
+    def level_of(self, epoch: int, epochs: int) -> int:
+        """The level, from 0, of an epoch counted from 0."""
+        if self.level_epochs is None:
+            return 0
+        ends = phase_ends(self.level_epochs, epochs)
+        return sum(epoch >= end for end in ends[:-1])
+
+    def first_level(
+        self, network: NetworkConfig, preprocessing: Preprocessing, size: tuple[int, ...]
+    ) -> tuple[NetworkConfig, Preprocessing]:
+        """The network and preprocessing training starts with, given those of the last level.
+
+        `size` is that of the last level's input.
+        """
+        if self.level_sizes is not None:
+            if size[-1] != self.level_sizes[-1]:
+                raise ConfigError(
+                    f"the last of level_sizes must be the images' own width {size[-1]}, found "
+                    f"{self.level_sizes}"
+                )
+            factor = self.level_sizes[-1] // self.level_sizes[0]
+            preprocessing = replace(preprocessing, pooling=factor * preprocessing.pooling)
+        if self.level_steps is not None:
+            if set(network.block_num_steps) != {self.level_steps[-1]}:
+                raise ConfigError(
+                    f"the last of level_steps must be network.num_steps={network.num_steps}, "
+                    f"found {self.level_steps}"
+                )
+            factor = self.level_steps[-1] // self.level_steps[0]
+            sizes = tuple(factor * step_size for step_size in network.block_step_sizes)
+            network = replace(
+                network,
+                num_steps=self.level_steps[0],
+                step_size=sizes if isinstance(network.step_size, tuple) else sizes[0],
+            )
+        return network, preprocessing
+
+    def check_first_level(self, network: Network) -> None:
+        """Refuse a network that is not at the first level."""
+        pooling, steps = network.preprocessing.pooling, set(network.config.block_num_steps)
+        sizes = self.level_sizes or (1,)
+        if pooling % (sizes[-1] // sizes[0]) or steps != {(self.level_steps or (*steps,))[0]}:
+            raise ConfigError(
+                f"a training in levels starts with the network of the first one; found "
+                f"{network.config.num_steps} steps and images averaged by {pooling}"
+            )
+
+    def refine(self, network: Network, level: int) -> Network:
+        """The network of the level below as that of this level, the same PDE."""
+        factor = _factor(self.level_sizes, level)
+        if self.level_stencils == "rediscretize":
+            network = refine_in_space(network, factor)
+        else:
+            network = deepcopy(network)
+            network.preprocessing = finer_preprocessing(network.preprocessing, factor)
+        return refine_in_time(network, _factor(self.level_steps, level))
+
+
+def _factor(values: tuple[int, ...] | None, level: int) -> int:
+    return 1 if values is None else values[level] // values[level - 1]
+
+
+def _growing(name: str, values: object, num_levels: int) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple) or len(values) != num_levels:
+        raise ConfigError(f"{name} must have one number for each of {num_levels} levels")
+    numbers = tuple(check_count(name, value) for value in values)
+    if any(fine % coarse for coarse, fine in pairwise(numbers)):
+        raise ConfigError(f"each of {name} must be a multiple of the one before, found {numbers}")
+    return numbers

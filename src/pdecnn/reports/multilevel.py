@@ -1,0 +1,229 @@
+"""The page and figure of `benchmarks/multilevel.py`: training in levels, coarsened networks."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pdecnn.errors import ConfigError
+from pdecnn.files import write_atomically, write_json
+from pdecnn.networks.level_transfer import INTERPOLATIONS
+from pdecnn.reports.figures import without_matplotlib_notices
+
+JSON_FILE, PAGE_FILE = "multilevel.json", "multilevel.md"
+TITLES = {"digits": "Digits", "cifar10": "CIFAR-10"}
+POINTS, SAVING = 0.5, 0.25
+_SINGLE = "single"
+_VARIANTS = {
+    "full size": "full-size images",
+    "as it is": "half size, stencils as they are",
+    "rediscretize": "half size, re-discretised",
+    "galerkin": "half size, Galerkin",
+}
+
+
+def write_multilevel(dataset: str, result: dict[str, Any], folder: Path) -> list[Path]:
+    """Write the result of a data set beside those of others, the page and the figures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / JSON_FILE
+    results = json.loads(path.read_bytes()) if path.exists() else {}
+    if result["quick"] and not results.get(dataset, result)["quick"]:
+        raise ConfigError(
+            f"{path}: holds a full measurement, which a quick one must not replace; choose another "
+            f"--output"
+        )
+    results = {name: part for name, part in (results | {dataset: result}).items() if name in TITLES}
+    write_json(path, results)
+    contents = {PAGE_FILE: multilevel_page(results).encode()}
+    with without_matplotlib_notices():
+        from pdecnn.reports import style
+    from pdecnn.reports.multilevel_figure import draw_courses
+
+    with style.journal_style():
+        contents |= style.render(figure_name(dataset), draw_courses(result["runs"]))
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
+    return [path, *(folder / name for name in contents)]
+
+
+def figure_name(dataset: str) -> str:
+    """The stem of the figure's file."""
+    return f"multilevel-{dataset}"
+
+
+def multilevel_page(results: dict[str, Any]) -> str:
+    """All results as a page."""
+    lines = [
+        "# Multilevel",
+        "",
+        "Training from coarse to fine images beside training at full size, and networks",
+        "coarsened to half the size after training. Written by `benchmarks/multilevel.py`; every",
+        "run with its config is in `multilevel.json`. Accuracies are those of the test images in",
+        "%, with the weights of the best validation accuracy of the last level.",
+        "",
+    ]
+    for dataset in TITLES:
+        if dataset in results:
+            lines += _section(dataset, results[dataset])
+    return "\n".join(lines)
+
+
+def _section(dataset: str, result: dict[str, Any]) -> list[str]:
+    runs, rows = result["runs"], result["coarsened"]
+    lines = [f"## {TITLES[dataset]}", ""]
+    if result["quick"]:
+        lines += ["**Quick version: tiny networks, only to see that everything runs.**", ""]
+    lines += [_conditions(result), ""]
+    lines += ["### Training", "", *_training_table(runs), "", *_verdicts(runs), ""]
+    lines += [f"![Validation accuracy over work and time]({figure_name(dataset)}.png)", ""]
+    lines += ["### Coarsening", "", *_coarsening_table(rows), "", *_coarsening_verdicts(rows), ""]
+    if result["refined"]:
+        lines += ["### Refining in time", "", *_refinement_table(result["refined"]), ""]
+    return lines
+
+
+def _training_table(runs: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| training | epochs | mean | by seed | TFLOP | seconds | without compiling |",
+        "|---|---|--:|---|--:|--:|--:|",
+    ]
+    for name in _names(runs):
+        mine = [run for run in runs if run["name"] == name]
+        accuracies = [100 * run["test_accuracy"] for run in mine]
+        lines.append(
+            f"| {_described(mine[0])} | {mine[0]['epochs']} | {statistics.mean(accuracies):.2f} | "
+            f"{_each(accuracies)} | {_mean(mine, 'work') / 1e12:,.3g} | "
+            f"{_mean(mine, 'seconds'):.1f} | {_mean(mine, 'steady_seconds'):.1f} |"
+        )
+    return lines
+
+
+def _verdicts(runs: list[dict[str, Any]]) -> list[str]:
+    """What was aimed at, and whether it holds, in numbers."""
+    single = [run for run in runs if run["name"] == _SINGLE]
+    lines = []
+    for name in _names(runs):
+        if name == _SINGLE:
+            continue
+        mine = [run for run in runs if run["name"] == name]
+        gain = 100 * (_mean(mine, "test_accuracy") - _mean(single, "test_accuracy"))
+        saved = {
+            key: 1 - _mean(mine, key) / _mean(single, key)
+            for key in ("seconds", "steady_seconds", "work")
+        }
+        near = gain >= -POINTS
+        lines.append(
+            f"- **{_described(mine[0])}**: {gain:+.2f} points against a single level, in "
+            f"{saved['seconds']:.0%} less time ({saved['steady_seconds']:.0%} without compiling, "
+            f"{saved['work']:.0%} less work). Aim: within {POINTS} points, at least {SAVING:.0%} "
+            f"less time. {_holds('Accuracy', near)}; {_holds('time', saved['seconds'] >= SAVING)}; "
+            f"{_holds('time without compiling', saved['steady_seconds'] >= SAVING)}."
+        )
+    return lines
+
+
+def _coarsening_table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| network | mean | by seed | after an epoch | by seed | images/s |",
+        "|---|--:|---|--:|---|--:|",
+    ]
+    for variant, title in _VARIANTS.items():
+        mine = [row for row in rows if row["variant"] == variant]
+        before = [100 * row["test_accuracy"] for row in mine]
+        after = [100 * row["tuned_test_accuracy"] for row in mine if "tuned_test_accuracy" in row]
+        tuned = f"{statistics.mean(after):.2f} | {_each(after)}" if after else "| "
+        lines.append(
+            f"| {title} | {statistics.mean(before):.2f} | {_each(before)} | {tuned} | "
+            f"{_mean(mine, 'images_per_second'):,.0f} |"
+        )
+    return [
+        "The single-level networks; half-size images are standardised at full size, then averaged.",
+        "",
+        *lines,
+    ]
+
+
+def _coarsening_verdicts(rows: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for key, when in (
+        ("test_accuracy", "Without retraining"),
+        ("tuned_test_accuracy", "After one epoch"),
+    ):
+        means = {
+            variant: 100 * _mean([row for row in rows if row["variant"] == variant], key)
+            for variant in _VARIANTS
+            if variant != "full size"
+        }
+        kept = means.pop("as it is")
+        best = max(means, key=lambda variant: means[variant])
+        word = "beats" if means[best] > kept else "does not beat"
+        lines.append(
+            f"- {when} the better coarsening ({best}, {means[best]:.2f}) {word} the stencils as "
+            f"they are ({kept:.2f}): {means[best] - kept:+.2f} points."
+        )
+    return lines
+
+
+def _refinement_table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "Twice as many steps of half the size without retraining, one seed: only small steps are",
+        "near a limit. Three steps of 1, as the paper has them, are not.",
+        "",
+        "| dynamics | steps | as trained | constant weights | change | linear weights | change |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        before = 100 * row["test_accuracy"]
+        cells = [f"{100 * row[way]:.2f} | {100 * row[way] - before:+.2f}" for way in INTERPOLATIONS]
+        lines.append(
+            f"| {row['dynamics']} | {row['num_steps']} x {row['step_size']:g} | {before:.2f} | "
+            f"{' | '.join(cells)} |"
+        )
+    return lines
+
+
+def _conditions(result: dict[str, Any]) -> str:
+    environment, runs = result["environment"], result["runs"]
+    versions, hardware = environment["versions"], environment["hardware"]
+    device = hardware["gpu"] or f"{hardware['processor']} ({hardware['cpu_cores']} cores)"
+    training = runs[0]["config"]["training"]
+    seeds = sorted({run["seed"] for run in runs})
+    jobs = max(run["runs_at_a_time"] for run in runs)
+    return (
+        f"`{runs[0]['recipe']}` with and without its levels, seeds {', '.join(map(str, seeds))}, "
+        f"{training['precision']}, {jobs} run(s) at a time. {device}, torch {versions['torch']}, "
+        f"Python {versions['python']}, {environment['date']}, commit {environment['commit']}. "
+        f"Seconds are those of training and validation; "
+        f"without compiling: the first epoch of a level counted as its median one."
+    )
+
+
+def _described(run: dict[str, Any]) -> str:
+    if run["level_epochs"] is None:
+        return "single level"
+    words = [
+        f"{' → '.join(map(str, run[key]))} {unit}"
+        for key, unit in (("level_sizes", "px"), ("level_steps", "steps"))
+        if run[key] is not None
+    ]
+    if run["level_stencils"] != "keep":
+        words.append(run["level_stencils"])
+    shares = ":".join(f"{length:g}" for length in run["level_epochs"])
+    return f"{', '.join(words)}, epochs {shares}"
+
+
+def _names(runs: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(run["name"] for run in runs))
+
+
+def _mean(rows: Sequence[dict[str, Any]], key: str) -> float:
+    return statistics.mean(float(row[key]) for row in rows)
+
+
+def _each(values: list[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)
+
+
+def _holds(what: str, holds: bool) -> str:
+    return f"{what} {'holds' if holds else 'does not hold'}"

@@ -1,0 +1,74 @@
+"""Levels on trained networks: refining in time, and the benchmark from data to page."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pdecnn
+from pdecnn.experiments.preparation import read_splits
+from pdecnn.learning import evaluate_network
+from pdecnn.networks import refine_in_time
+from tests.runs import environment
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "multilevel.py"
+
+
+def refined_accuracies(dynamics, num_steps, step_size, folder):
+    """Test accuracy in % as trained, and with twice as many steps."""
+    config = pdecnn.recipe(f"{dynamics}_digits").with_settings(
+        {
+            "network.channels": [8, 16, 16],
+            "network.num_steps": num_steps,
+            "network.step_size": step_size,
+            "training.epochs": 8,
+        }
+    )
+    run = pdecnn.train(config, output=folder, device="cpu")
+    network, test = pdecnn.load(run.folder), read_splits(config.data, config.seed).test
+    networks = (network, refine_in_time(network))
+    return [100 * evaluate_network(each, test).accuracy for each in networks]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian", "second_order"])
+def test_refining_small_steps_in_time_keeps_the_accuracy(dynamics, tmp_path):
+    before, after = refined_accuracies(dynamics, 8, 0.125, tmp_path / "run")
+    assert before > 90
+    assert abs(after - before) < 1
+
+
+@pytest.mark.slow
+def test_three_steps_of_1_are_too_large_to_be_refined(tmp_path):
+    before, after = refined_accuracies("parabolic", 3, 1.0, tmp_path / "run")
+    assert before > 90
+    assert after < before - 5
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_goes_on_and_writes_its_page(tmp_path):
+    command = [sys.executable, str(SCRIPT), "--quick", "--seeds", "1", "--output", str(tmp_path)]
+    command += ["--device", "cpu", "--epochs", "3"]
+    levels = ["--levels", "2,1::4,8", "--levels", "1,2:4,8"]
+    first = subprocess.run([*command, *levels], env=environment(), capture_output=True, text=True)
+    assert first.returncode == 0, first.stderr
+    results = json.loads((tmp_path / "multilevel.json").read_text())["digits"]
+    assert [run["name"] for run in results["runs"]] == [
+        "single",
+        "levels-2_1epochs-4_8steps",
+        "levels-1_2epochs-4_8px",
+    ]
+    for run in results["runs"]:
+        assert run["config"]["data"]["folder"] is None
+        assert len(run["curve"]) == 3
+        assert run["work"] == run["curve"][-1]["work"] > 0
+        assert 0 < run["steady_seconds"] <= run["seconds"]
+    page = (tmp_path / "multilevel.md").read_text()
+    for words in ("Quick version", "4 → 8 px, epochs 1:2", "Galerkin", "| parabolic | 3 x 1 |"):
+        assert words in page
+    assert str(tmp_path) not in page
+    assert (tmp_path / "multilevel-digits.png").stat().st_size > 10_000
+    again = subprocess.run([*command, *levels], env=environment(), capture_output=True, text=True)
+    assert "3 finished before, 0 to go" in again.stdout

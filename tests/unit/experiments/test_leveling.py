@@ -1,0 +1,101 @@
+"""Coarsened and refined runs are ordinary runs: evaluated, trained on, refused in one line."""
+
+import json
+
+import pytest
+import torch
+
+import pdecnn
+from pdecnn.errors import ConfigError
+from pdecnn.experiments.leveling import coarsen_run, compare_levels, refine_run
+from pdecnn.experiments.runs import Run
+from pdecnn.networks import Network
+from tests.runs import call, small_config
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    return pdecnn.train(small_config(training__epochs=2), output=folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "size", "steps"),
+    [
+        (coarsen_run, {"space": 2}, 4, 2),
+        (coarsen_run, {"space": 2, "method": "galerkin"}, 4, 2),
+        (coarsen_run, {"time": 2, "space": 2}, 4, 1),
+        (refine_run, {"time": 2}, 8, 4),
+        (refine_run, {"space": 2, "time": 3, "interpolation": "linear"}, 16, 6),
+    ],
+)
+def test_a_new_level_is_a_run_that_can_be_evaluated_and_trained_on(
+    trained, tmp_path, make, options, size, steps
+):
+    settings = {"training.epochs": 1}
+    run = make(trained, output=tmp_path / "new", settings=settings, **options)
+    network = pdecnn.load(run.folder)
+    assert network.preprocess(torch.zeros(1, 1, 8, 8)).shape == (1, 1, size, size)
+    assert network.config == run.config.network
+    assert network.config.num_steps == steps
+    before = pdecnn.evaluate(run, device="cpu")
+    again = pdecnn.train(run.config, output=run.folder, resume=True, device="cpu")
+    assert again.is_finished
+    assert Network.from_pretrained(again.weights("last")).config == network.config
+    assert again.summary["test"]["num_images"] == before["num_images"]
+    first = again.metrics[0]
+    assert first["epoch"] == 1
+    assert pdecnn.load(again.folder).preprocessing == network.preprocessing
+
+
+def test_figures_stand_beside_those_of_the_original(trained, tmp_path):
+    run = coarsen_run(trained, space=2, output=tmp_path / "new")
+    figures = compare_levels(run, trained, device="cpu")
+    expected = pdecnn.evaluate(trained, device="cpu")
+    assert figures["original"] | expected == figures["original"]
+    assert figures["accuracy"] == pdecnn.evaluate(run, device="cpu")["accuracy"]
+    assert figures["images_per_second"] > 0
+
+
+def test_the_commands(trained, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "coarse"
+    result = call(
+        capsys, monkeypatch, "coarsen", trained.folder, "--space", 2, "--evaluate",
+        "--output", folder, "--device", "cpu",
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    assert "images averaged by 2" in result.stdout
+    assert [line.split()[0] for line in result.stdout.splitlines()[2:]] == ["original", "new"]
+    result = call(
+        capsys, monkeypatch, "refine", folder, "--time", 2, "--json", "--evaluate",
+        "--set", "training.epochs=1", "--output", tmp_path / "fine", "--device", "cpu",
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["run"] == str(tmp_path / "fine")
+    assert {"accuracy", "images_per_second", "num_weights"} <= found["original"].keys()
+    assert Run(tmp_path / "fine").config.training.epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (coarsen_run, {}, "nothing would change"),
+        (coarsen_run, {"time": 3}, "divides them"),
+        (coarsen_run, {"space": 3}, "pooling that divides"),
+        (coarsen_run, {"space": 0}, "factor"),
+        (coarsen_run, {"space": 2, "method": "linear"}, "method"),
+        (refine_run, {"time": 2, "settings": {"network.num_steps": 3}}, "those of its original"),
+        (refine_run, {"time": 2, "settings": {"training.epoch": 3}}, "did you mean"),
+    ],
+)
+def test_what_cannot_be_leaves_nothing_behind(trained, tmp_path, make, options, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        make(trained, output=tmp_path / "new", **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_another_run_is_not_overwritten(trained):
+    with pytest.raises(ConfigError, match="holds a run already"):
+        refine_run(trained, time=2, output=trained.folder)

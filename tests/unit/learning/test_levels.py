@@ -1,0 +1,318 @@
+"""Training from coarse to fine: which level when, what goes up, and resuming across levels."""
+
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.learning import TrainingConfig
+from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
+from pdecnn.learning.work import training_flops
+from pdecnn.networks.preprocessing import Preprocessing
+from tests.unit.learning.trainings import (
+    assert_same_bits,
+    digits,
+    make_network,
+    make_trainer,
+    run,
+    snapshot,
+)
+
+SPACE = {"level_epochs": (1, 1), "level_sizes": (4, 8), "epochs": 4}
+REDISCRETIZED = {**SPACE, "level_stencils": "rediscretize"}
+TIME = {"level_epochs": (1, 1, 2), "level_steps": (1, 2, 4), "epochs": 4}
+BOTH = {**TIME, "level_sizes": (4, 4, 8), "average_decay": 0.9}
+LEVELS = {"space": SPACE, "rediscretized": REDISCRETIZED, "time": TIME, "both": BOTH}
+
+
+def first_level_network(settings, **overrides):
+    """The network a run of these settings starts with."""
+    config = TrainingConfig(**settings)
+    overrides = {"num_steps": 4, "step_size": 0.25, **overrides}
+    network = make_network(**overrides)
+    finest = Preprocessing(size=(8, 8))
+    new_config, preprocessing = config.first_level(network.config, finest, (8, 8))
+    network = make_network(
+        **{**overrides, "num_steps": new_config.num_steps, "step_size": new_config.step_size}
+    )
+    network.preprocessing = preprocessing
+    return network
+
+
+def level_trainer(settings, seed=0, **overrides):
+    network = first_level_network(settings, **overrides)
+    return make_trainer(network, seed=seed, **settings)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "epochs", "expected"),
+    [
+        ((60, 40), 10, [0] * 6 + [1] * 4),
+        ((1, 1, 2), 4, [0, 1, 2, 2]),
+        ((30, 30, 40), 3, [0, 1, 2]),
+        ((1, 1000), 4, [0, 1, 1, 1]),
+    ],
+)
+def test_levels_are_scaled_to_the_epochs_and_none_is_missing(lengths, epochs, expected):
+    sizes = tuple(4 * 2**k for k in range(len(lengths)))
+    config = TrainingConfig(level_epochs=lengths, level_sizes=sizes, epochs=epochs)
+    assert [config.level_of(epoch, epochs) for epoch in range(epochs)] == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"level_sizes": (4, 8)}, "level_sizes needs level_epochs"),
+        ({"level_epochs": (1, 1)}, "level_epochs needs level_sizes, level_steps or both"),
+        ({"level_epochs": (1, 0), "level_sizes": (4, 8)}, "level_epochs must be positive"),
+        ({"level_epochs": (1, 1), "level_sizes": (4, 8, 16)}, "one number for each of 2 levels"),
+        ({"level_epochs": (1, 1), "level_sizes": 8}, "one number for each of 2 levels"),
+        ({"level_epochs": (1, 1), "level_sizes": (8, 4)}, "a multiple of the one before"),
+        ({"level_epochs": (1, 1), "level_steps": (2, 3)}, "a multiple of the one before"),
+        ({"level_epochs": (1, 1), "level_steps": (0, 3)}, "level_steps"),
+        ({**TIME, "epochs": 2}, "3 levels need as many epochs"),
+    ],
+)
+def test_bad_levels_are_refused_in_one_line(settings, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        TrainingConfig(**settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_levels_must_end_with_the_network_and_its_images():
+    network, images = make_network(num_steps=4).config, Preprocessing(size=(8, 8))
+    with pytest.raises(ConfigError, match="the images' own width 8"):
+        TrainingConfig(**{**SPACE, "level_sizes": (4, 16)}).first_level(network, images, (8, 8))
+    with pytest.raises(ConfigError, match=r"must be network\.num_steps=4"):
+        TrainingConfig(**{**TIME, "level_steps": (1, 2, 2)}).first_level(network, images, (8, 8))
+    with pytest.raises(ConfigError, match="starts with the network of the first"):
+        make_trainer(make_network(), **SPACE)
+    with pytest.raises(ConfigError, match="starts with the network of the first"):
+        make_trainer(make_network(num_steps=4), **TIME)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_a_training_ends_on_the_finest_level_and_counts_the_work_of_each(name):
+    trainer = level_trainer(LEVELS[name])
+    notes, flops, reports, work = [], {}, [], 0
+    trainer.note = notes.append
+    for report in trainer.epochs(poll=lambda: None, on_step=lambda: None):
+        network = trainer.network
+        size = (8 // network.preprocessing.pooling,) * 2
+        flops[report.level] = training_flops(network.config, size, 20)
+        work += 3 * flops[report.level]  # batches an epoch
+        assert report.work == work
+        reports.append(report)
+    assert all(coarse < fine for coarse, fine in pairwise(flops.values()))
+    expected = [trainer.config.level_of(epoch, 4) for epoch in range(4)]
+    assert [report.level for report in reports] == expected
+    assert trainer.evaluated.preprocessing.pooling == 1
+    config = trainer.network.config
+    assert (config.num_steps, config.step_size) == (4, 0.25)
+    assert config.mesh_size == (0.5 if name == "rediscretized" else 1)
+    assert len(notes) == max(expected)
+    assert "8 x 8 pixels, 4 steps a block" in notes[-1]
+
+
+def test_work_is_that_of_the_convolutions():
+    """Twice the products of a forward pass, and as many again for each of two gradients."""
+    config = make_network("parabolic", channels=(2, 3), num_steps=2).config
+    pixels, batch = 16, 5
+    opening, block, connector = 9 * 1 * 2, 9 * 2 * 2, 2 * 3
+    forward = pixels * (opening + 2 * 2 * block + connector) + 3 * 10
+    without_images = pixels * opening  # nobody asks for the gradient of the images
+    expected = 2 * batch * (3 * forward - without_images)
+    assert training_flops(config, (4, 4), batch) == expected
+    assert training_flops(replace(config, backprop="checkpointed"), (4, 4), batch) == expected
+
+
+@pytest.mark.parametrize("convention", ["rate_inside", "rate_outside"])
+@pytest.mark.parametrize("name", LEVELS)
+def test_velocities_and_averages_go_up_as_the_weights_do(name, convention):
+    """The step that would have come next is made on the finer level."""
+    trainer = level_trainer({**LEVELS[name], "momentum_convention": convention})
+    trainer.begin_epoch()
+    for _ in range(3):
+        trainer.step()
+    coarse, optimizer, average = trainer.network, trainer.optimizer, trainer.average
+    with torch.no_grad():
+        ahead = trainer.config.refine(_moved(coarse, optimizer), 1)
+    trainer.enter_level(1)
+    found = _moved(trainer.network, trainer.optimizer).state_dict()
+    for key, value in ahead.state_dict().items():
+        assert torch.allclose(found[key], value, atol=1e-5), key
+    assert (trainer.average is None) == (average is None)
+    if average is not None:
+        expected = trainer.config.refine(average, 1).state_dict()
+        assert_same_bits(trainer.average.state_dict(), expected)
+
+
+def _moved(network, optimizer):
+    """The network after a step along its velocity."""
+    moved = type(network)(network.config, network.preprocessing)
+    moved.load_state_dict(network.state_dict())
+    with torch.no_grad():
+        for (_, weight), (_, old) in zip(
+            moved.named_parameters(), network.named_parameters(), strict=True
+        ):
+            weight -= optimizer.velocity(old)
+    return moved
+
+
+def test_the_best_epoch_is_one_of_the_last_level(monkeypatch):
+    trainer = level_trainer(SPACE)
+    accuracies = iter([0.9, 0.8, 0.3, 0.4])
+    monkeypatch.setattr(
+        "pdecnn.learning.trainer.evaluate_network",
+        lambda *arguments, **options: _Evaluation(next(accuracies)),
+    )
+    best = []
+    for _ in trainer.epochs(poll=lambda: None, on_step=lambda: None):
+        best.append((trainer.progress.best_epoch, trainer.progress.best_accuracy))
+    assert best == [(1, 0.9), (1, 0.9), (3, 0.3), (4, 0.4)]
+
+
+def test_patience_counts_on_the_last_level_only(monkeypatch):
+    trainer = level_trainer({**SPACE, "epochs": 12, "patience": 2})
+    monkeypatch.setattr(
+        "pdecnn.learning.trainer.evaluate_network", lambda *a, **o: _Evaluation(0.5)
+    )
+    reports = run(trainer)
+    assert trainer.progress.stopped == "early_stopping"
+    assert [report.level for report in reports] == [0] * 6 + [1] * 3
+
+
+class _Evaluation:
+    loss = 1.0
+
+    def __init__(self, accuracy):
+        self.accuracy = accuracy
+
+
+class Stop(Exception):
+    """Interrupts a training between two batches."""
+
+
+# Batches are 3 an epoch: before and after the last batch of a level, and in the next one.
+@pytest.mark.parametrize("stop", [5, 6, 7])
+@pytest.mark.parametrize("name", ["rediscretized", "both"])
+def test_a_training_resumed_anywhere_gives_the_same_bits(name, stop, tmp_path):
+    settings = LEVELS[name]
+    whole = level_trainer(settings)
+    reports = run(whole)
+
+    first = level_trainer(settings)
+    found = []
+
+    def poll():
+        if first.progress.step == stop:
+            raise Stop
+
+    with suppress(Stop):
+        for report in first.epochs(poll=poll, on_step=lambda: None):
+            found.append(report)
+    assert first.progress.step == stop
+    save_checkpoint(first, tmp_path / "checkpoint")
+    second = level_trainer(settings, seed=0)
+    load_checkpoint(second, tmp_path / "checkpoint")
+    assert second.progress == first.progress
+    assert_same_bits(snapshot(second), snapshot(first))
+    found += run(second)
+    assert found == reports
+    assert_same_bits(snapshot(second), snapshot(whole))
+
+
+@pytest.mark.parametrize("name", ["space", "time"])
+def test_frozen_parts_and_switched_blocks_stay_so_on_finer_levels(name, tmp_path):
+    # Every reversible block is switched at once: no gradient is as exact as that.
+    settings = {**LEVELS[name], "freeze": ("opening",), "reversal_tolerance": 1e-300}
+    whole = level_trainer(settings, backprop="reversible")
+    opening = {k: v.clone() for k, v in whole.network.opening.state_dict().items()}
+    reports = run(whole)
+    assert reports[-1].checkpointed_blocks == len(whole.network.blocks)
+    assert {block.backprop for block in whole.network.blocks} == {"checkpointed"}
+    assert not any(weight.requires_grad for weight in whole.network.opening.parameters())
+    assert_same_bits(dict(whole.network.opening.state_dict()), opening)
+    half = level_trainer(settings, backprop="reversible")
+    next(half.epochs(poll=lambda: None, on_step=lambda: None))
+    half.enter_level(1)
+    assert {block.backprop for block in half.network.blocks} == {"checkpointed"}
+    save_checkpoint(half, tmp_path / "checkpoint")
+    resumed = level_trainer(settings, backprop="reversible")
+    load_checkpoint(resumed, tmp_path / "checkpoint")
+    assert {block.backprop for block in resumed.network.blocks} == {"checkpointed"}
+    assert resumed.progress.level == 1
+
+
+def test_a_checkpoint_at_the_end_of_a_level_is_still_on_it(tmp_path):
+    trainer = level_trainer(SPACE)
+    epochs = trainer.epochs(poll=lambda: None, on_step=lambda: None)
+    next(epochs), next(epochs)
+    save_checkpoint(trainer, tmp_path / "end")
+    assert trainer.progress.level == 0
+    again = level_trainer(SPACE)
+    load_checkpoint(again, tmp_path / "end")
+    assert again.network.preprocessing.pooling == 2
+    assert [report.level for report in run(again)] == [1, 1]
+
+
+def test_a_checkpoint_that_is_refused_leaves_the_trainer_on_its_level(tmp_path):
+    fine = level_trainer(SPACE)
+    run(fine)
+    save_checkpoint(fine, tmp_path / "fine")
+    coarse = level_trainer(SPACE)
+    save_checkpoint(coarse, tmp_path / "coarse")
+    other = level_trainer({**SPACE, "average_decay": 0.5})
+    network, before = other.network, snapshot(other)
+    with pytest.raises(CheckpointError, match="moving average"):
+        load_checkpoint(other, tmp_path / "fine")
+    assert other.network is network
+    assert other.progress.level == 0
+    assert_same_bits(snapshot(other), before)
+    with pytest.raises(CheckpointError, match="is on level 1"):
+        load_checkpoint(make_trainer(make_network(), epochs=4), tmp_path / "fine")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["time", "space"])
+def test_going_on_after_refinement_the_loss_stays_near(name):
+    """Mean loss of the first 10 steps at most 2 max(mean of the last 10, 0.1).
+
+    In space on digits enlarged to 16 pixels, whose features are smooth: those of 8 are not.
+    """
+    everything = digits(400, 40)
+    if name == "time":
+        settings = {"level_epochs": (1, 1), "level_steps": (4, 8), "learning_rates": (0.05,)}
+        network = make_network(num_steps=4, step_size=0.25, channels=(8, 16, 16))
+    else:
+        settings = {"level_epochs": (1, 1), "level_sizes": (16, 32), "learning_rates": (0.05,)}
+        network = make_network(num_steps=2, channels=(4, 8, 8))
+        network.preprocessing = Preprocessing(size=(32, 32), pooling=2)
+    trainer = make_trainer(
+        network, sets=everything, epochs=6, phases=(1,), batch_size=20, **settings
+    )
+    losses, sums = [], [(0.0, 0.0)]
+
+    def on_step():
+        loss, count = trainer.sums[1].item(), trainer.sums[5].item()
+        before = sums[-1] if count > sums[-1][1] else (0.0, 0.0)
+        losses.append((loss - before[0]) / (count - before[1]))
+        sums.append((loss, count))
+
+    for _ in trainer.epochs(poll=lambda: None, on_step=on_step):
+        pass
+    middle = len(losses) // 2
+    before, after = sum(losses[middle - 10 : middle]) / 10, sum(losses[middle : middle + 10]) / 10
+    assert after <= 2 * max(before, 0.1), (before, after)
+
+
+def test_frozen_weights_stay_frozen_and_where_they_are():
+    trainer = level_trainer(TIME)
+    for weight in trainer.network.opening.parameters():
+        weight.requires_grad_(False)
+    before = trainer.network.opening.convolution.stencil.clone()
+    run(trainer)
+    assert torch.equal(trainer.network.opening.convolution.stencil, before)
