@@ -194,8 +194,8 @@ def _conditions(result: dict[str, Any]) -> str:
     others = "" if load is None else f", load average {load:.1f} at the end"
     return (
         f"`{runs[0]['recipe']}` with and without its levels, seeds {', '.join(map(str, seeds))}, "
-        f"{training['precision']}, {jobs} run(s) at a time{others}. {device}, torch {versions['torch']}, "
-        f"Python {versions['python']}, {environment['date']}, commit {environment['commit']}. "
+        f"{training['precision']}, {jobs} run(s) at a time{others}. {device}, "
+        f"torch {versions['torch']}, Python {versions['python']}, {environment['date']}, commit {environment['commit']}. "
         f"Seconds are those of training and validation; "
         f"without compiling: the first epoch of a level counted as its median one."
     )
