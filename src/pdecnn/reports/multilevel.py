@@ -195,7 +195,8 @@ def _conditions(result: dict[str, Any]) -> str:
     return (
         f"`{runs[0]['recipe']}` with and without its levels, seeds {', '.join(map(str, seeds))}, "
         f"{training['precision']}, {jobs} run(s) at a time{others}. {device}, "
-        f"torch {versions['torch']}, Python {versions['python']}, {environment['date']}, commit {environment['commit']}. "
+        f"torch {versions['torch']}, Python {versions['python']}, {environment['date']}, "
+        f"commit {environment['commit']}. "
         f"Seconds are those of training and validation; "
         f"without compiling: the first epoch of a level counted as its median one."
     )
