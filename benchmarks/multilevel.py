@@ -10,6 +10,7 @@ the recipe's levels and may be repeated to compare several.
 
 import argparse
 import json
+import os
 import statistics
 import sys
 from dataclasses import replace
@@ -64,6 +65,7 @@ def main() -> None:
     fail_if_any(queue(plan_refinements(arguments), folder / "refined"))
     environment = describe_environment(resolve_device(arguments.device), 0)
     del environment["seed"], environment["command"]
+    environment["load_average"] = os.getloadavg()[-1]
     result = {
         "environment": environment,
         "quick": arguments.quick,

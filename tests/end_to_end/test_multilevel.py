@@ -20,7 +20,6 @@ def refined_accuracies(dynamics, num_steps, step_size, folder):
     """Test accuracy in % as trained, and with twice as many steps."""
     config = pdecnn.recipe(f"{dynamics}_digits").with_settings(
         {
-            "network.channels": [8, 16, 16],
             "network.num_steps": num_steps,
             "network.step_size": step_size,
             "training.epochs": 8,
@@ -64,7 +63,7 @@ def test_the_benchmark_runs_goes_on_and_writes_its_page(tmp_path):
         assert run["config"]["data"]["folder"] is None
         assert len(run["curve"]) == 3
         assert run["work"] == run["curve"][-1]["work"] > 0
-        assert 0 < run["steady_seconds"] <= run["seconds"]
+        assert 0 < run["steady_seconds"] <= run["seconds"] + 1e-9
     page = (tmp_path / "multilevel.md").read_text()
     for words in ("Quick version", "4 → 8 px, epochs 1:2", "Galerkin", "| parabolic | 3 x 1 |"):
         assert words in page

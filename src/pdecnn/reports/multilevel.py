@@ -190,10 +190,13 @@ def _conditions(result: dict[str, Any]) -> str:
     training = runs[0]["config"]["training"]
     seeds = sorted({run["seed"] for run in runs})
     jobs = max(run["runs_at_a_time"] for run in runs)
+    load = environment.get("load_average")
+    others = "" if load is None else f", load average {load:.1f} at the end"
     return (
         f"`{runs[0]['recipe']}` with and without its levels, seeds {', '.join(map(str, seeds))}, "
-        f"{training['precision']}, {jobs} run(s) at a time. {device}, torch {versions['torch']}, "
-        f"Python {versions['python']}, {environment['date']}, commit {environment['commit']}. "
+        f"{training['precision']}, {jobs} run(s) at a time{others}. {device}, "
+        f"torch {versions['torch']}, Python {versions['python']}, {environment['date']}, "
+        f"commit {environment['commit']}. "
         f"Seconds are those of training and validation; "
         f"without compiling: the first epoch of a level counted as its median one."
     )

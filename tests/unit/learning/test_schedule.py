@@ -53,11 +53,12 @@ def test_the_recipes_use_these_schedules():
 
     for name in pdecnn.list_recipes():
         training = pdecnn.recipe(name).training
-        config = CIFAR100 if name.endswith("cifar100") else ScheduleConfig()
+        config = CIFAR100 if "cifar100" in name else ScheduleConfig()
         found = {field: getattr(training, field) for field in field_names(ScheduleConfig)}
         assert ScheduleConfig(**found) == config, name
         epochs = {"cifar100": 200, "digits": 20, "images": 30, "signals": 15, "volumes": 15}
-        assert training.epochs == epochs.get(name.rpartition("_")[2], 100)
+        data_set = name.removesuffix("_multilevel").rpartition("_")[2]
+        assert training.epochs == epochs.get(data_set, 100)
 
 
 @pytest.mark.parametrize(
