@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -11,10 +12,11 @@ from typing import Any
 
 import torch
 
+from pdecnn.data.image_set import ImageSet
 from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.data.split import imbalance
 from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.experiments.config import RunConfig, differing_keys
+from pdecnn.experiments.config import RunConfig, differing_keys, run_config_from_dict
 from pdecnn.experiments.environment import cpu_threads, describe_environment, resolve_device
 from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.preparation import Splits, fit_network, make_network, read_splits
@@ -34,9 +36,10 @@ from pdecnn.experiments.signals import Interrupted, StopSignals
 from pdecnn.experiments.tensorboard import EventWriter
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint, set_aside
-from pdecnn.learning.metrics import class_scores, evaluate_network
+from pdecnn.learning.distributed import Ranks, joined_ranks, num_ranks
+from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
 from pdecnn.learning.precision import AUTO, resolve_precision
-from pdecnn.learning.trainer import Trainer
+from pdecnn.learning.trainer import EpochReport, Trainer
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import serialize
@@ -60,51 +63,95 @@ def train(
 
     `initial` is a run or a `save_pretrained` folder to take the weights from. With `resume` the
     newest checkpoint that verifies is taken; a finished run is left as it is.
+
+    Of several processes that torchrun started each calls this; rank 0 alone writes and speaks.
     """
     listener = Listener() if listener is None else listener
     if initial is not None:
         config = replace(config, initial=str(Path(initial).absolute()))
-    config = fit_network(config)
-    with StopSignals() as signals, cpu_threads(config.training.num_threads):
+    with StopSignals() as signals:
         where = resolve_device(device)
-        folder = None if output is None else Path(output)
-        run = None if folder is None else _existing_run(folder, config, resume)
-        if run is not None and run.is_finished:
-            listener.note(f"{run.folder} is finished; nothing to do")
-            return run
-        is_new = run is None
-        if run is not None:
-            config = _with_precision(config, run.config.training.precision)
-        else:
-            config = _with_precision(config, resolve_precision(AUTO, where))
-            run = _new_run(folder, config, where)
-        if is_new and resume:
-            listener.note(f"no run to resume yet; starting {config.recipe} anew")
-        config = replace(run.config, data=config.data, training=config.training)
-        try:
-            splits, trainer = _prepare(run, config, where, listener)
-        except Exception as error:
-            if is_new and not isinstance(error, Interrupted):
-                run.discard()  # a start that fails for its data or settings leaves nothing behind
-            raise
-        _restore_newest(run, trainer, listener)
-        signals.deferred = True
-        listener.begin(run.folder, trainer)
-        try:
-            _train(run, trainer, signals, listener)
-        except Interrupted:
-            _save(run, trainer)
-            listener.note(f"interrupted; go on with `pdecnn train --output {run.folder} --resume`")
-            raise
-        finally:
-            listener.end()
-        signals.deferred = False
-        _finish(run, trainer, splits)
+        with joined_ranks(where) as ranks, cpu_threads(config.training.num_threads):
+            listener = listener if ranks.is_first else Listener()
+            config = ranks.together(partial(fit_network, config))
+            folder = None if output is None else Path(output)
+            opened = ranks.first(lambda: _open(folder, config, where, resume, listener))
+            run = Run(opened["folder"], elsewhere=not ranks.is_first)
+            if not opened["finished"]:
+                config, is_new = _agreed(config, opened), opened["is_new"]
+                _go_on(run, config, where, is_new, signals, listener, ranks)
     return run
 
 
+def _go_on(
+    run: Run,
+    config: RunConfig,
+    where: torch.device,
+    is_new: bool,
+    signals: StopSignals,
+    listener: Listener,
+    ranks: Ranks,
+) -> None:
+    """Train from the newest checkpoint, or the beginning, to the end."""
+    try:
+        splits, trainer = ranks.together(lambda: _prepare(run, config, where, listener, ranks))
+        first_data = ranks.first(splits.fingerprint)
+        ranks.together(partial(splits.check_same, first_data))
+    except Exception as error:
+        if is_new and ranks.is_first and not isinstance(error, Interrupted):
+            run.discard()  # a start that fails for its data or settings leaves nothing behind
+        raise
+    ranks.first(lambda: _restore_newest(run, trainer, listener))
+    trainer.copy_from_first()
+    signals.deferred = True
+    listener.begin(run.folder, trainer)
+    try:
+        _train(run, trainer, signals, listener)
+    except Interrupted:
+        ranks.first(lambda: _save(run, trainer))
+        listener.note(f"interrupted; go on with `pdecnn train --output {run.folder} --resume`")
+        raise
+    finally:
+        listener.end()
+    signals.deferred = False
+    _finish(run, trainer, splits)
+
+
+def _open(
+    folder: Path | None, config: RunConfig, device: torch.device, resume: bool, listener: Listener
+) -> dict[str, Any]:
+    """Make the run or find the one to go on with; what the ranks must know of it, as JSON."""
+    run = None if folder is None else _existing_run(folder, config, resume)
+    is_new = run is None
+    if run is None:
+        config = _with_precision(config, resolve_precision(AUTO, device))
+        run = _new_run(folder, config, device)
+        if resume:
+            listener.note(f"no run to resume yet; starting {config.recipe} anew")
+    elif run.is_finished:
+        listener.note(f"{run.folder} is finished; nothing to do")
+    elif run.num_ranks != num_ranks():
+        listener.note(
+            f"{run.folder} began with {run.num_ranks} ranks and goes on with {num_ranks()}: its "
+            f"figures will agree to rounding, not to the bit"
+        )
+    return {
+        "folder": str(run.folder),
+        "is_new": is_new,
+        "finished": not is_new and run.is_finished,
+        "config": run.config.to_dict(),
+    }
+
+
+def _agreed(config: RunConfig, opened: dict[str, Any]) -> RunConfig:
+    """The config of the opened run, with what may differ in this process."""
+    stored = run_config_from_dict(opened["config"])
+    config = _with_precision(config, stored.training.precision)
+    return replace(stored, data=config.data, training=config.training)
+
+
 def _prepare(
-    run: Run, config: RunConfig, device: torch.device, listener: Listener
+    run: Run, config: RunConfig, device: torch.device, listener: Listener, ranks: Ranks
 ) -> tuple[Splits, Trainer]:
     splits = read_splits(config.data, config.seed)
     warning = imbalance(splits.train.labels, splits.train.class_names)
@@ -124,6 +171,7 @@ def _prepare(
         augmentation=config.data.augmentation(),
         seed=config.seed,
         note=listener.note,
+        ranks=ranks,
     )
     return splits, trainer
 
@@ -206,16 +254,24 @@ def _restore_newest(run: Run, trainer: Trainer, listener: Listener) -> None:
         )
 
 
-def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener) -> None:
+def _entries(run: Run, trainer: Trainer) -> list[dict[str, Any]]:
+    """The metrics of the epochs done."""
     entries = run.metrics[: trainer.progress.epoch]
     if len(entries) < trainer.progress.epoch:
         raise CheckpointError(
             f"{run.folder / METRICS}: has {len(entries)} of {trainer.progress.epoch} epochs; "
             f"restore it from a copy, or start anew with another --output"
         )
+    return entries
+
+
+def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener) -> None:
+    ranks = trainer.ranks
+    entries = ranks.first(lambda: _entries(run, trainer))
     begin, first_step = monotonic(), trainer.progress.step
     deadline = begin + (trainer.config.time_limit_seconds or float("inf"))
-    reports = trainer.epochs(poll=signals.poll, on_step=lambda: listener.step(trainer.progress))
+    poll = partial(signals.poll, ranks.largest)
+    reports = trainer.epochs(poll=poll, on_step=lambda: listener.step(trainer.progress))
     with closing(EventWriter(run.folder / "tensorboard")) as writer:
         for report in reports:
             seconds = monotonic() - begin
@@ -226,16 +282,27 @@ def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener)
                 "images_per_second": round(images / max(seconds, 1e-9), 1),
             }
             entries.append({name: _json_number(value) for name, value in report._asdict().items()})
-            # Metrics first: a checkpoint then never lacks the lines of its epochs.
-            _write(run, run.write_metrics, entries)
-            _save(run, trainer)
-            _write(run, run.append_timing, timing)
-            _write(run, writer.write, report, timing)
+            ranks.first(partial(_write_epoch, run, trainer, entries, report, timing, writer))
             listener.epoch(report, timing)
             begin, first_step = monotonic(), trainer.progress.step
-            if begin > deadline:
+            if ranks.largest(begin > deadline):
                 break
-    signals.poll()
+    poll()
+
+
+def _write_epoch(
+    run: Run,
+    trainer: Trainer,
+    entries: list[dict[str, Any]],
+    report: EpochReport,
+    timing: dict[str, Any],
+    writer: EventWriter,
+) -> None:
+    # Metrics first: a checkpoint then never lacks the lines of its epochs.
+    _write(run, run.write_metrics, entries)
+    _save(run, trainer)
+    _write(run, run.append_timing, timing)
+    _write(run, writer.write, report, timing)
 
 
 def _json_number(value: float) -> float | None:
@@ -276,13 +343,35 @@ def _write(run: Run, action: Callable[..., None], *arguments: Any) -> None:
 
 def _finish(run: Run, trainer: Trainer, splits: Splits) -> None:
     """Test the best weights and write the summary, which marks the run as finished."""
-    _write(run, _point, run, trainer)
-    config, progress = trainer.config, trainer.progress
+    config, ranks = trainer.config, trainer.ranks
+    ranks.first(lambda: _write(run, _point, run, trainer))
     test = splits.test.to(trainer.sums.device)
-    network = Network.from_pretrained(run.weights("best")).to(trainer.sums.device)
+    network = _best_network(run, trainer)
     evaluation = evaluate_network(
-        network, test, batch_size=config.evaluation_batch_size, precision=config.precision
+        network,
+        test,
+        batch_size=config.evaluation_batch_size,
+        precision=config.precision,
+        ranks=ranks,
     )
+    ranks.first(lambda: _summarize(run, trainer, network, test, evaluation))
+
+
+def _best_network(run: Run, trainer: Trainer) -> Network:
+    """The best weights, which rank 0 reads for all."""
+    ranks, current, read = trainer.ranks, trainer.network, list[Network]()
+    ranks.first(lambda: read.append(Network.from_pretrained(run.weights("best"))))
+    network = read[0] if read else Network(current.config, current.preprocessing)
+    network.to(current.classifier.weight.device, current.classifier.weight.dtype)
+    ranks.copy_from_first_(list(network.state_dict().values()))
+    return network
+
+
+def _summarize(
+    run: Run, trainer: Trainer, network: Network, test: ImageSet, evaluation: Evaluation
+) -> None:
+    """Write the test figures and the answers to a few images."""
+    config, progress = trainer.config, trainer.progress
     shown = torch.randperm(len(test), generator=cpu_generator("shown images"))[:NUM_SHOWN]
     sample = test.subset(shown)
     images = sample.images[:]

@@ -15,16 +15,18 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.data.stored_images import StoredImages
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.learning.capture import CapturedFunction, CapturedScores, capture, compiled_network
+from pdecnn.learning.distributed import ALONE, Ranks
 from pdecnn.learning.freezing import freeze_, training_mode_
 from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network, evaluation_mode
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.precision import LossScale
-from pdecnn.learning.progress import Progress
+from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 from pdecnn.pde.acceleration import has_hooks
+from pdecnn.pde.synchronization import synchronize_batch_norms_
 
 SYNCHRONIZE_INTERVAL = 20
 """Steps on a GPU between two looks at how they went."""
@@ -69,6 +71,9 @@ class Trainer:
 
     The order of the samples is a function of (seed, epoch), their augmentation of (seed, epoch,
     sample index): a training goes on from `progress` and its tensors as if never interrupted.
+
+    With several `ranks` each takes its share of every batch and of the images to evaluate. All
+    have the same weights, statistics and figures at any time, those of one rank up to rounding.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Trainer:
         augmentation: Augmentation,
         seed: int,
         note: Callable[[str], None] = ignore,
+        ranks: Ranks = ALONE,
     ) -> None:
         for image_set in (train, validation):
             check_fit(network, image_set)
@@ -92,11 +98,14 @@ class Trainer:
         self.augmentation = augmentation
         self.seed = seed
         self.note = note
+        self.ranks = ranks
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
         freeze_(network, config.freeze)
         self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=config)
         self.average = None if config.average_decay is None else deepcopy(network)
+        if ranks.size > 1:
+            synchronize_batch_norms_(network, ranks.sum_)
         self.progress = Progress()
         self.steps_per_epoch = len(train) // config.batch_size
         if self.steps_per_epoch == 0:
@@ -104,6 +113,7 @@ class Trainer:
                 f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
                 f"lower training.batch_size or raise data.fraction"
             )
+        _check_share(config, ranks)
         self._step = TrainingStep(
             network,
             config,
@@ -113,6 +123,7 @@ class Trainer:
             optimizer=self.optimizer,
             average=self.average,
             seed=seed,
+            ranks=ranks,
         )
         self._steps_left = 0
         self._stream: Iterator[Tensor] | None = None
@@ -153,6 +164,7 @@ class Trainer:
                 precision=self.config.precision,
                 poll=poll,
                 score=self._captured_scores(),
+                ranks=self.ranks,
             )
             yield self._finish_epoch(evaluation)
 
@@ -179,6 +191,7 @@ class Trainer:
         batches = training_batches(
             len(self.train), self.config.batch_size, seed=self.seed, epoch=progress.epoch
         )
+        batches = self._share(batches)
         step.batches.copy_(batches)
         if isinstance(self.train.images, StoredImages):
             left = batches[progress.batch :]
@@ -202,6 +215,17 @@ class Trainer:
         if step.collect_weights():
             self._launch = None  # what was captured trains others
         self._steps_left = self.steps_per_epoch - progress.batch
+
+    def _share(self, batches: Tensor) -> Tensor:
+        """This rank's share of each part of each batch, so that parts hold what they hold alone."""
+        parts = batches.view(len(batches), self.config.accumulation, self.ranks.size, -1)
+        return parts[:, :, self.ranks.rank].flatten(1)
+
+    def copy_from_first(self) -> None:
+        """Go on where rank 0 stands."""
+        progress = self.ranks.first(self.progress.to_dict)
+        self.progress = progress_from_dict(progress)
+        self.ranks.copy_from_first_(self._step.state)
 
     def step(self) -> None:
         """One update from the next batch, or none if its loss or gradient is not finite.
@@ -234,12 +258,14 @@ class Trainer:
 
     @property
     def _wants_capture(self) -> bool:
-        return self.config.capture and self.sums.is_cuda
+        return self.config.capture and self.sums.is_cuda and self.ranks.size == 1
 
     def _captured_step(self) -> CapturedFunction | None:
         """The step as a graph; None where there is no GPU, or it is not wanted or possible."""
         step = self._step
         if not self._wants_capture:
+            if self.config.capture and self.sums.is_cuda:
+                self.note("with several ranks operators run one by one: no graph is captured")
             return None
         if has_hooks(self.network):
             self.note("the network has hooks, which no graph would run: operators run one by one")
@@ -314,4 +340,14 @@ class Trainer:
             validation_accuracy=evaluation.accuracy,
             nonfinite_steps=progress.nonfinite_steps,
             overflow_steps=progress.overflow_steps,
+        )
+
+
+def _check_share(config: TrainingConfig, ranks: Ranks) -> None:
+    """Refuse batches that the ranks cannot share evenly."""
+    if config.batch_size % (config.accumulation * ranks.size):
+        parts = f" in {config.accumulation} parts" if config.accumulation > 1 else ""
+        raise ConfigError(
+            f"batch_size={config.batch_size}{parts} cannot be divided among {ranks.size} ranks; "
+            f"set training.batch_size to a multiple of {config.accumulation * ranks.size}"
         )
