@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -128,7 +129,8 @@ def _answered() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0].removesuffix(".")
+        lines = re.sub(r"^\[[^]]*\]\s*", "", str(error).strip()).splitlines()  # gloo's source line
+        reason = lines[0].removesuffix(".") if lines else type(error).__name__
         raise RankError(
             f"another rank has ended or does not answer ({reason}); {_REMEDY}"
         ) from error
