@@ -8,8 +8,17 @@ import time
 
 import pytest
 
+import pdecnn
 from tests.ranks import run_ranks, start_ranks, workers
-from tests.runs import call, command, fingerprint, finish, small_options
+from tests.runs import (
+    Recorder,
+    call,
+    command,
+    fingerprint,
+    finish,
+    small_config,
+    small_options,
+)
 
 RANKS = 2
 SETTINGS = {"training__batch_size": 26, "training__epochs": 3}
@@ -70,6 +79,22 @@ def test_a_batch_that_does_not_divide_is_said_once(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_going_on_with_another_number_of_ranks_is_said(tmp_path):
+    settings = {"training__time_limit_seconds": 1e-9, "training__epochs": 2}
+    config = small_config(**settings)
+    run = pdecnn.train(config, output=tmp_path / "run")
+    path = run.folder / "environment.json"
+    environment = json.loads(path.read_text())
+    environment["hardware"]["ranks"] = 2
+    path.write_text(json.dumps(environment))
+    listener = Recorder()
+    pdecnn.train(config, output=run.folder, resume=True, listener=listener)
+    assert (
+        f"{run.folder} began with 2 ranks and goes on with 1: its figures will agree to rounding, "
+        f"not to the bit"
+    ) in listener.notes
+
+
 def test_other_commands_refuse_torchrun(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = call(capsys, monkeypatch, "recipes")
@@ -114,16 +139,14 @@ def test_promise_21_a_signal_to_one_rank_stops_all_with_a_checkpoint(whole, tmp_
 
 
 @pytest.mark.slow
-def test_promise_21_a_signal_to_torchrun_stops_all_with_a_checkpoint(whole, tmp_path):
+def test_promise_21_a_signal_to_torchrun_stops_all_with_a_checkpoint(tmp_path):
     folder = tmp_path / "run"
     process = start_ranks(RANKS, *train(folder, **LONGER))
     wait_for_epoch(process, folder, 1)
     process.send_signal(signal.SIGTERM)
     done = finish(process)
     assert f"interrupted; go on with `pdecnn train --output {folder} --resume`" in done.stdout
-    done = run_ranks(RANKS, "train", "--quiet", "--output", folder, "--resume")
-    assert done.code == 0, done.stderr
-    assert fingerprint(folder) == whole
+    assert "-batch-" in (folder / "last").resolve().name
 
 
 @pytest.mark.slow

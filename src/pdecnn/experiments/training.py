@@ -1,8 +1,8 @@
 """One run from config to summary, resumable at any point."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from math import isfinite
@@ -15,30 +15,25 @@ import torch
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.data.split import imbalance
-from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.experiments.config import RunConfig, differing_keys, run_config_from_dict
-from pdecnn.experiments.environment import cpu_threads, describe_environment, resolve_device
+from pdecnn.errors import CheckpointError
+from pdecnn.experiments.config import RunConfig
+from pdecnn.experiments.environment import cpu_threads, resolve_device
 from pdecnn.experiments.listener import Listener
+from pdecnn.experiments.opening import agreed_config, open_run
 from pdecnn.experiments.preparation import Splits, fit_network, make_network, read_splits
 from pdecnn.experiments.runs import (
     METRICS,
     PREDICTIONS,
-    RUNS,
     SUMMARY,
     TIME_LIMIT,
     Run,
-    check_free,
-    create_run,
-    fresh_folder,
-    is_run,
 )
 from pdecnn.experiments.signals import Interrupted, StopSignals
 from pdecnn.experiments.tensorboard import EventWriter
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint, set_aside
-from pdecnn.learning.distributed import Ranks, joined_ranks, num_ranks
+from pdecnn.learning.distributed import Ranks, joined_ranks
 from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
-from pdecnn.learning.precision import AUTO, resolve_precision
 from pdecnn.learning.trainer import EpochReport, Trainer
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
@@ -46,8 +41,6 @@ from pdecnn.networks.pretrained import serialize
 from pdecnn.networks.registry import take_weights
 
 NUM_SHOWN = 6
-# What may differ between a run and its resumption without changing any result.
-_FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "initial"}
 
 
 def train(
@@ -75,10 +68,10 @@ def train(
             listener = listener if ranks.is_first else Listener()
             config = ranks.together(partial(fit_network, config))
             folder = None if output is None else Path(output)
-            opened = ranks.first(lambda: _open(folder, config, where, resume, listener))
+            opened = ranks.first(lambda: open_run(folder, config, where, resume, listener))
             run = Run(opened["folder"], elsewhere=not ranks.is_first)
             if not opened["finished"]:
-                config, is_new = _agreed(config, opened), opened["is_new"]
+                config, is_new = agreed_config(config, opened), opened["is_new"]
                 _go_on(run, config, where, is_new, signals, listener, ranks)
     return run
 
@@ -117,39 +110,6 @@ def _go_on(
     _finish(run, trainer, splits)
 
 
-def _open(
-    folder: Path | None, config: RunConfig, device: torch.device, resume: bool, listener: Listener
-) -> dict[str, Any]:
-    """Make the run or find the one to go on with; what the ranks must know of it, as JSON."""
-    run = None if folder is None else _existing_run(folder, config, resume)
-    is_new = run is None
-    if run is None:
-        config = _with_precision(config, resolve_precision(AUTO, device))
-        run = _new_run(folder, config, device)
-        if resume:
-            listener.note(f"no run to resume yet; starting {config.recipe} anew")
-    elif run.is_finished:
-        listener.note(f"{run.folder} is finished; nothing to do")
-    elif run.num_ranks != num_ranks():
-        listener.note(
-            f"{run.folder} began with {run.num_ranks} ranks and goes on with {num_ranks()}: its "
-            f"figures will agree to rounding, not to the bit"
-        )
-    return {
-        "folder": str(run.folder),
-        "is_new": is_new,
-        "finished": not is_new and run.is_finished,
-        "config": run.config.to_dict(),
-    }
-
-
-def _agreed(config: RunConfig, opened: dict[str, Any]) -> RunConfig:
-    """The config of the opened run, with what may differ in this process."""
-    stored = run_config_from_dict(opened["config"])
-    config = _with_precision(config, stored.training.precision)
-    return replace(stored, data=config.data, training=config.training)
-
-
 def _prepare(
     run: Run, config: RunConfig, device: torch.device, listener: Listener, ranks: Ranks
 ) -> tuple[Splits, Trainer]:
@@ -185,52 +145,6 @@ def weights_folder(path: str | Path, weights: str = "best") -> Path:
 def load(path: str | Path, weights: str = "best") -> Network:
     """The trained network of a run directory or `save_pretrained` folder, in evaluation mode."""
     return Network.from_pretrained(weights_folder(path, weights)).eval()
-
-
-def _new_run(folder: Path | None, config: RunConfig, device: torch.device) -> Run:
-    with _usable(folder or RUNS):
-        folder = fresh_folder(config.recipe) if folder is None else folder
-        return create_run(folder, config, describe_environment(device, config.seed))
-
-
-def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:
-    """The run to go on with; None where there is none yet, an error where there must not be."""
-    if not (resume and is_run(folder)):
-        with _usable(folder):
-            check_free(folder)
-        return None
-    run = Run(folder)
-    check_settings(run, config)
-    return run
-
-
-def _with_precision(config: RunConfig, precision: str) -> RunConfig:
-    """The config with 'auto' resolved: a run says what it computes in, wherever it goes on."""
-    if config.training.precision != AUTO:
-        return config
-    return replace(config, training=replace(config.training, precision=precision))
-
-
-def check_settings(run: Run, config: RunConfig) -> None:
-    """Raise a ConfigError if going on with the config would mix two runs in one folder."""
-    config = _with_precision(config, run.config.training.precision)
-    differing = [key for key in differing_keys(run.config, config) if key not in _FREE_ON_RESUME]
-    if differing:
-        raise ConfigError(
-            f"{run.folder} was made with other settings ({', '.join(differing)}); resume it with "
-            f"its own, or start anew with another --output"
-        )
-
-
-@contextmanager
-def _usable(folder: Path) -> Iterator[None]:
-    """Say in one line that the folder cannot hold a run."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder}: cannot be used ({error.strerror}); choose another --output"
-        ) from error
 
 
 def _restore_newest(run: Run, trainer: Trainer, listener: Listener) -> None:

@@ -37,6 +37,10 @@ class Ranks:
         self.rank, self.size = rank, size
         self._control = control  # for tensors on the CPU; None: the default group
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Ranks":
+        """A copied network is one of the same ranks."""
+        return self
+
     @property
     def is_first(self) -> bool:
         """Whether this is rank 0, the only one that writes and speaks."""

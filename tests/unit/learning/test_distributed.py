@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from time import sleep
 
 import pytest
@@ -135,6 +136,14 @@ def test_a_process_that_torchrun_did_not_start_is_alone(monkeypatch):
         assert ranks is ALONE
     assert ranks.is_first
     assert ranks.together(lambda: 3) == ranks.first(lambda: 3) == ranks.largest(3) == 3
+
+
+def test_a_copied_network_belongs_to_the_same_ranks():
+    ranks = Ranks(0, 2, control=object())
+    trainer = make_trainer(ranks=ranks)
+    norm = deepcopy(trainer.network).opening.normalization
+    assert norm.sum_.__self__ is ranks
+    assert norm.weight is not trainer.network.opening.normalization.weight
 
 
 def test_half_an_environment_of_torchrun_is_refused(monkeypatch):
