@@ -20,33 +20,34 @@ def steps_text(steps: dict[str, Any]) -> str:
     """One and two processes on one machine."""
     rows = []
     for row in steps["rows"]:
-        seconds = row["seconds"]
         in_ms = {kind: f"{1e3 * value:.1f}" for kind, value in row["medians"].items()}
-        gains = [a / b for a, b in zip(seconds["alone"], seconds["together"], strict=True)]
-        ratios = [a / b for a, b in zip(seconds["ddp"], seconds["flat"], strict=True)]
         rows.append(
             [
                 row["network"],
                 row["batch_size"],
                 in_ms["alone"],
                 in_ms["together"],
-                f"{statistics.median(gains):.2f} ({min(gains):.2f} to {max(gains):.2f})",
+                ratio(row["seconds"], "alone", "together"),
+                ratio(row["processor_seconds"], "alone", "together"),
                 in_ms["share"],
                 f"{4 * row['num_weights'] / 1e6:.2f} MB, {in_ms['message']}",
                 in_ms["flat"],
                 in_ms["ddp"],
-                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+                ratio(row["seconds"], "ddp", "flat"),
+                ratio(row["processor_seconds"], "ddp", "flat"),
             ]
         )
-    heads = ["network", "batch", "alone", "together", "gain", "half batch", "sum of gradients"]
-    heads += ["one message", "DDP", "DDP / one message"]
+    heads = ["network", "batch", "alone", "together", "gain", "gain, processor time"]
+    heads += ["half batch", "sum of gradients", "one message", "DDP", "DDP / one message"]
+    heads += ["the same, processor time"]
     repeats = len(steps["rows"][0]["seconds"]["alone"])
     agreement = f"{1e3 * steps['agreement_seconds']:.2f}"
     return f"""## One and two processes on a CPU
 
 Whole training steps with the same global batch, one thread a process, gloo; milliseconds, medians
-of {repeats} repeats in which everything was measured in turn. Other programs used the two cores
-at the same time, which takes more from two processes than from one: the gain is a lower bound.
+of {repeats} repeats in which everything was measured in turn. Other programs kept the two cores busy
+(load {steps["load"]:.1f}), which takes more from two processes than from one; processor time, the longer of the
+ranks', says what each would need with a core of its own, waiting for messages left out.
 
 - gain: alone over together within a repeat, the median with the lowest and the highest
 - half batch: both processes take a step with half the batch each, without any message
@@ -125,6 +126,12 @@ def kills_text(kills: dict[str, Any]) -> str:
 
 {origin(kills["environment"])}
 """
+
+
+def ratio(seconds: dict[str, list[float]], over: str, under: str) -> str:
+    """The median of the ratios within a repeat, with the lowest and the highest."""
+    ratios = [a / b for a, b in zip(seconds[over], seconds[under], strict=True)]
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def table(heads: list[str], rows: list[list[Any]]) -> str:

@@ -7,11 +7,12 @@ machine does meets all of it.
 """
 
 import json
+import os
 import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 import torch.distributed as dist
@@ -26,8 +27,8 @@ from pdecnn.learning.distributed import ALONE, Ranks, joined_ranks
 from pdecnn.learning.optimizer import flatten
 from pdecnn.pde.synchronization import synchronize_batch_norms_
 
-NETWORKS = {"hamiltonian_digits": 32, "hamiltonian_cifar10": 16}
-REPEATS = 9
+NETWORKS = {"hamiltonian_digits": 32, "hamiltonian_cifar10": 32, "parabolic_cifar10": 32}
+REPEATS = 11
 SECONDS_A_REPEAT = 0.5
 
 
@@ -36,13 +37,14 @@ def main() -> None:
     torch.set_num_threads(1)
     with joined_ranks(torch.device("cpu")) as ranks:
         rows = [measure(name, batch_size, ranks) for name, batch_size in NETWORKS.items()]
-        message = {"agreement_seconds": timed(lambda: ranks.largest(0), 200)}
+        agreement, _ = timed(lambda: ranks.largest(0), 200)
+        result = {"rows": rows, "agreement_seconds": agreement, "load": os.getloadavg()[0]}
         if ranks.is_first:
-            Path(sys.argv[1]).write_text(json.dumps({"rows": rows, **message}))
+            Path(sys.argv[1]).write_text(json.dumps(result))
 
 
 def measure(name: str, batch_size: int, ranks: Ranks) -> dict[str, object]:
-    """Medians over repeats of the seconds of a step: alone, together, in halves, and by DDP."""
+    """Seconds of a step alone, together, in halves, and by DDP; of the clock and of a core."""
     alone = make_trainer(name, batch_size, ALONE)
     together = make_trainer(name, batch_size, ranks)
     share = make_trainer(name, batch_size // ranks.size, ALONE)
@@ -56,23 +58,27 @@ def measure(name: str, batch_size: int, ranks: Ranks) -> dict[str, object]:
         "message": lambda: ranks.sum_(flat),
     }
     numbers, seconds = {}, {kind: list[float]() for kind in kinds}
+    processor = {kind: list[float]() for kind in kinds}
     for kind, function in kinds.items():
         dist.barrier()
         function()
-        estimate = ranks.largest(int(1e9 * timed(function, 1))) / 1e9
+        estimate = ranks.largest(int(1e9 * timed(function, 1)[0])) / 1e9
         most = 50 if kind == "message" else 400
         numbers[kind] = ranks.largest(max(1, min(int(SECONDS_A_REPEAT / estimate), most)))
     for _ in range(REPEATS):
         for kind, function in kinds.items():
             begin_epochs(alone, together, share)
             dist.barrier()
-            seconds[kind].append(timed(function, numbers[kind]))
+            elapsed, computed = timed(function, numbers[kind])
+            seconds[kind].append(elapsed)
+            processor[kind].append(ranks.largest(int(1e9 * computed)) / 1e9)
     return {
         "network": name,
         "batch_size": batch_size,
         "num_weights": alone.network.num_weights,
         "ranks": ranks.size,
         "seconds": seconds,
+        "processor_seconds": processor,
         "medians": {kind: statistics.median(values) for kind, values in seconds.items()},
     }
 
@@ -135,7 +141,7 @@ def gradient_by_one_message(name: str, batch_size: int, ranks: Ranks) -> Callabl
 def gradient_by_ddp(name: str, batch_size: int, ranks: Ranks) -> Callable[[], object]:
     """The same by DistributedDataParallel: .grad, buckets, messages during backward."""
     network, images, labels = gradient_parts(name, batch_size, ranks)
-    wrapped = DistributedDataParallel(network, broadcast_buffers=False)
+    wrapped = DistributedDataParallel(network, forward_sync_buffers=False)
 
     def gradient() -> None:
         wrapped.zero_grad()
@@ -144,12 +150,12 @@ def gradient_by_ddp(name: str, batch_size: int, ranks: Ranks) -> Callable[[], ob
     return gradient
 
 
-def timed(function: Callable[[], object], number: int) -> float:
-    """Seconds a call."""
-    begin = perf_counter()
+def timed(function: Callable[[], object], number: int) -> tuple[float, float]:
+    """Seconds a call: of the clock, and of the processor for this process."""
+    begin, computed = perf_counter(), process_time()
     for _ in range(number):
         function()
-    return (perf_counter() - begin) / number
+    return (perf_counter() - begin) / number, (process_time() - computed) / number
 
 
 if __name__ == "__main__":
