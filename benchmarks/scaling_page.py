@@ -30,6 +30,7 @@ def steps_text(steps: dict[str, Any]) -> str:
                 ratio(row["seconds"], "alone", "together"),
                 ratio(row["processor_seconds"], "alone", "together"),
                 in_ms["share"],
+                ratio(row["processor_seconds"], "alone", "share"),
                 f"{4 * row['num_weights'] / 1e6:.2f} MB, {in_ms['message']}",
                 in_ms["flat"],
                 in_ms["ddp"],
@@ -38,19 +39,22 @@ def steps_text(steps: dict[str, Any]) -> str:
             ]
         )
     heads = ["network", "batch", "alone", "together", "gain", "gain, processor time"]
-    heads += ["half batch", "sum of gradients", "one message", "DDP", "DDP / one message"]
-    heads += ["the same, processor time"]
+    heads += ["half batch", "its gain, processor time", "sum of gradients", "one message", "DDP"]
+    heads += ["DDP / one message", "the same, processor time"]
     repeats = len(steps["rows"][0]["seconds"]["alone"])
     agreement = f"{1e3 * steps['agreement_seconds']:.2f}"
     return f"""## One and two processes on a CPU
 
 Whole training steps with the same global batch, one thread a process, gloo; milliseconds, medians
-of {repeats} repeats in which everything was measured in turn. Other programs kept the two cores busy
-(load {steps["load"]:.1f}), which takes more from two processes than from one; processor time, the longer of the
-ranks', says what each would need with a core of its own, waiting for messages left out.
+of {repeats} repeats in which everything was measured in turn. Other programs kept the two
+cores busy (load {steps["load"]:.1f}), which takes more from two processes than from one; the
+processor time of the busier rank says what a step would need with a core for each, but for
+waiting for messages. It shows two costs of dividing a batch: half of it takes more than half the
+time, and batch norms over ranks take longer than torch's own.
 
 - gain: alone over together within a repeat, the median with the lowest and the highest
-- half batch: both processes take a step with half the batch each, without any message
+- half batch: both processes take a step with half the batch each, without any message; its gain is
+  the most that messages could leave
 - sum of gradients: size and time of the one message with the gradient; to agree on stopping takes
   {agreement} ms a step besides
 - one message, DDP: forward and backward pass with synchronised batch norms, by `autograd.grad`
