@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pdecnn.errors import (
     ConfigError,
     DataError,
     DivergedError,
+    RankError,
 )
 from pdecnn.experiments.signals import Interrupted
 
@@ -24,8 +26,11 @@ EXIT_CODES: dict[type[Exception], int] = {
     DataError: 3,
     DivergedError: 4,
     CheckpointError: 5,
+    RankError: 6,
 }
 FAILED_RUNS = 1
+# What several processes do together; anything else each would do for itself.
+WITH_TORCHRUN = ("train", "evaluate")
 
 app = typer.Typer(
     name="pdecnn",
@@ -61,12 +66,18 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Convolutional networks that are partial differential equations."""
     del version
+    if os.environ.get("WORLD_SIZE", "1") != "1" and context.invoked_subcommand not in WITH_TORCHRUN:
+        raise ConfigError(
+            f"torchrun is for {' and '.join(WITH_TORCHRUN)}; run "
+            f"`pdecnn {context.invoked_subcommand}` without it"
+        )
 
 
 @app.command()
@@ -103,21 +114,28 @@ def train(
     """Train a network and leave all about it in a run directory."""
     del debug
     from pdecnn import experiments, reports
+    from pdecnn.experiments.environment import resolve_device
+    from pdecnn.learning.distributed import joined_ranks
     from pdecnn.reports.console import ConsoleListener
 
-    config, folder = experiments.resolve_run(
-        recipe,
-        output=output,
-        data=data,
-        seed=seed,
-        freeze=_names("--freeze", freeze),
-        assignments=settings or [],
-        resume=resume,
-    )
     listener = experiments.Listener() if quiet else ConsoleListener(to_stderr=as_json)
-    run = experiments.train(
-        config, output=folder, resume=resume, device=device, initial=initial, listener=listener
-    )
+    with joined_ranks(resolve_device(device)) as ranks:
+        config, folder = ranks.together(
+            lambda: experiments.resolve_run(
+                recipe,
+                output=output,
+                data=data,
+                seed=seed,
+                freeze=_names("--freeze", freeze),
+                assignments=settings or [],
+                resume=resume,
+            )
+        )
+        run = experiments.train(
+            config, output=folder, resume=resume, device=device, initial=initial, listener=listener
+        )
+    if not ranks.is_first:
+        return
     figures = reports.draw_run_figures(run)
     listener.finished(run, figures)
     if as_json:
@@ -139,7 +157,8 @@ def evaluate(
     from pdecnn import experiments
 
     result = experiments.evaluate(run, data=data, split=split, weights=weights, device=device)
-    _print_json(result, indent=None if as_json else 2)
+    if _rank() == 0:
+        _print_json(result, indent=None if as_json else 2)
 
 
 @app.command()
@@ -591,10 +610,25 @@ def main() -> None:
         if "--debug" in sys.argv:
             raise
         code, message = _explain(error)
-        # One line, whatever it quotes; but a report of bad files has one for each.
-        lines = [message] if isinstance(error, BadFilesError) else message.splitlines()
-        print("pdecnn:", *lines, file=sys.stderr)
+        if _speaks_of(error):
+            # One line, whatever it quotes; but a report of bad files has one for each.
+            lines = [message] if isinstance(error, BadFilesError) else message.splitlines()
+            speaker = f"pdecnn (rank {_rank()}):" if _rank() else "pdecnn:"
+            print(speaker, *lines, file=sys.stderr)
         sys.exit(code)
+
+
+def _rank() -> int:
+    """Which of the processes that torchrun started this is; 0 without it."""
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def _speaks_of(error: Exception) -> bool:
+    """Whether this rank says what went wrong: of what all know rank 0 speaks."""
+    if isinstance(error, RankError):
+        return not error.told
+    return _rank() == 0 or not isinstance(error, Interrupted | DivergedError)
 
 
 def _explain(error: Exception) -> tuple[int, str]:

@@ -24,6 +24,17 @@ class DivergedError(RuntimeError):
     """A number left the range in which the computation means anything."""
 
 
+class RankError(RuntimeError):
+    """Another process of a training failed or does not answer.
+
+    `told` means that the process which failed says why itself.
+    """
+
+    def __init__(self, message: str, *, told: bool = False) -> None:
+        super().__init__(message)
+        self.told = told
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: what was found and the nearest one, or all there are."""
     text, names = str(name), sorted(known)

@@ -14,12 +14,32 @@ from typing import Any
 import torch
 
 from pdecnn.errors import ConfigError
+from pdecnn.learning.distributed import local_rank, num_ranks
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; 'auto' takes cuda, then mps, then cpu."""
+    """The device of that name; 'auto' takes cuda, then mps, then cpu.
+
+    With several ranks each has a GPU of its own, or all compute on the CPU.
+    """
+    device = _named_device(name)
+    if num_ranks() == 1 or device.type == "cpu":
+        return device
+    if device.type == "mps" or device.index is not None:
+        raise ConfigError(f"several ranks cannot share {device}; use --device cuda or cpu")
+    if local_rank() >= torch.cuda.device_count():
+        raise ConfigError(
+            f"this machine has {torch.cuda.device_count()} GPUs for more ranks; start fewer with "
+            f"--nproc-per-node, or use --device cpu"
+        )
+    device = torch.device("cuda", local_rank())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _named_device(name: str) -> torch.device:
     available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -67,6 +87,7 @@ def describe_environment(device: torch.device, seed: int) -> dict[str, Any]:
             "processor": _processor(),
             "cpu_cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
+            "ranks": num_ranks(),
             "device": str(device),
             "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         },

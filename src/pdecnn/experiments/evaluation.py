@@ -13,6 +13,7 @@ from pdecnn.experiments.environment import resolve_device
 from pdecnn.experiments.preparation import read_splits
 from pdecnn.experiments.runs import Run
 from pdecnn.experiments.training import load
+from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.networks.network import Network
 
@@ -29,7 +30,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Accuracy, loss and per-class accuracies of a run on its test, validation or training images.
 
-    The training images come as they are, without augmentation.
+    The training images come as they are, without augmentation. Several ranks share the images.
     """
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
@@ -37,14 +38,21 @@ def evaluate(
     config = run.config
     if data is not None:
         config = replace(config, data=replace(config.data, folder=str(data)))
-    network = Network.from_pretrained(run.weights(weights)).to(resolve_device(device))
-    splits = read_splits(config.data, config.seed)
-    evaluation = evaluate_network(
-        network,
-        getattr(splits, split),
-        batch_size=config.training.evaluation_batch_size,
-        precision=config.training.precision,
-    )
+    where = resolve_device(device)
+    with joined_ranks(where) as ranks:
+        network, images = ranks.together(
+            lambda: (
+                Network.from_pretrained(run.weights(weights)).to(where),
+                getattr(read_splits(config.data, config.seed), split),
+            )
+        )
+        evaluation = evaluate_network(
+            network,
+            images,
+            batch_size=config.training.evaluation_batch_size,
+            precision=config.training.precision,
+            ranks=ranks,
+        )
     return {**evaluation.to_dict(), "num_weights": network.num_weights}
 
 

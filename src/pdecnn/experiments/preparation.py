@@ -1,5 +1,6 @@
 """From a config to the objects of a run: images, preprocessing, network."""
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from pdecnn.data.random_numbers import stable_seed
 from pdecnn.data.registry import OWN, own_form, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
 from pdecnn.data.statistics import channel_statistics
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, DataError
 from pdecnn.experiments.config import DataConfig, RunConfig
 from pdecnn.experiments.recipes import recipe
 from pdecnn.networks.network import Network
@@ -24,6 +25,21 @@ class Splits(NamedTuple):
     train: ImageSet
     validation: ImageSet
     test: ImageSet
+
+    def fingerprint(self) -> str:
+        """What machines with the same data have in common, without reading the images again."""
+        digest = hashlib.sha256()
+        for part in self:
+            digest.update(repr((tuple(part.images.shape), part.class_names)).encode())
+            digest.update(part.labels.cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def check_same(self, fingerprint: str) -> None:
+        """Refuse other data than that of rank 0."""
+        if self.fingerprint() != fingerprint:
+            raise DataError(
+                "this rank reads other data than rank 0; give every machine the same --data"
+            )
 
 
 def read_splits(config: DataConfig, seed: int) -> Splits:

@@ -18,9 +18,9 @@ from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.environment import resolve_device
 from pdecnn.experiments.folder_lock import locked_folder
 from pdecnn.experiments.listener import Listener
+from pdecnn.experiments.opening import check_settings
 from pdecnn.experiments.runs import Run, is_run
 from pdecnn.experiments.signals import Interrupted, StopSignals
-from pdecnn.experiments.training import check_settings
 from pdecnn.experiments.worker import RunListener, complete_run, explain, is_complete
 
 NUM_PARALLEL = {"cuda": 3}

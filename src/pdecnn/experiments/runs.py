@@ -29,10 +29,12 @@ _CHECKPOINT_NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?")
 
 
 class Run:
-    """A run directory that exists."""
+    """A run directory that exists, or does so for rank 0 (`elsewhere`)."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, elsewhere: bool = False) -> None:
         self.folder = Path(folder)
+        if elsewhere:
+            return
         if os.path.isfile(self.folder / MODEL):
             raise CheckpointError(
                 f"{self.folder}: holds the weights of a network, not a run; pass the run directory"
@@ -50,6 +52,14 @@ class Run:
             return run_config_from_dict(values)
         except ConfigError as error:
             raise CheckpointError(f"{self.folder / CONFIG}: {error}") from error
+
+    @property
+    def num_ranks(self) -> int:
+        """How many processes the run was begun with."""
+        try:
+            return int(self._read(ENVIRONMENT)["hardware"]["ranks"])
+        except (CheckpointError, LookupError, TypeError, ValueError):
+            return 1  # nothing depends on it but a remark
 
     @property
     def summary(self) -> dict[str, Any] | None:

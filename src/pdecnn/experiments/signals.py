@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -42,10 +43,11 @@ class StopSignals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def poll(self) -> None:
-        """Raise Interrupted if a signal has come."""
-        if self._received is not None:
-            raise Interrupted(self._received)
+    def poll(self, agree: Callable[[int], int] = int) -> None:
+        """Raise Interrupted if a signal has come, or `agree` says that another rank got one."""
+        number = agree(self._received or 0)
+        if number:
+            raise Interrupted(number)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame

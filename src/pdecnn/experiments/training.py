@@ -1,9 +1,10 @@
 """One run from config to summary, resumable at any point."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -11,40 +12,35 @@ from typing import Any
 
 import torch
 
+from pdecnn.data.image_set import ImageSet
 from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.data.split import imbalance
-from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.experiments.config import RunConfig, differing_keys
-from pdecnn.experiments.environment import cpu_threads, describe_environment, resolve_device
+from pdecnn.errors import CheckpointError
+from pdecnn.experiments.config import RunConfig
+from pdecnn.experiments.environment import cpu_threads, resolve_device
 from pdecnn.experiments.listener import Listener
+from pdecnn.experiments.opening import agreed_config, open_run
 from pdecnn.experiments.preparation import Splits, fit_network, make_network, read_splits
 from pdecnn.experiments.runs import (
     METRICS,
     PREDICTIONS,
-    RUNS,
     SUMMARY,
     TIME_LIMIT,
     Run,
-    check_free,
-    create_run,
-    fresh_folder,
-    is_run,
 )
 from pdecnn.experiments.signals import Interrupted, StopSignals
 from pdecnn.experiments.tensorboard import EventWriter
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint, set_aside
-from pdecnn.learning.metrics import class_scores, evaluate_network
-from pdecnn.learning.precision import AUTO, resolve_precision
-from pdecnn.learning.trainer import Trainer
+from pdecnn.learning.distributed import Ranks, joined_ranks
+from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
+from pdecnn.learning.trainer import EpochReport, Trainer
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import serialize
 from pdecnn.networks.registry import take_weights
 
 NUM_SHOWN = 6
-# What may differ between a run and its resumption without changing any result.
-_FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "initial"}
 
 
 def train(
@@ -60,51 +56,62 @@ def train(
 
     `initial` is a run or a `save_pretrained` folder to take the weights from. With `resume` the
     newest checkpoint that verifies is taken; a finished run is left as it is.
+
+    Of several processes that torchrun started each calls this; rank 0 alone writes and speaks.
     """
     listener = Listener() if listener is None else listener
     if initial is not None:
         config = replace(config, initial=str(Path(initial).absolute()))
-    config = fit_network(config)
-    with StopSignals() as signals, cpu_threads(config.training.num_threads):
+    with StopSignals() as signals:
         where = resolve_device(device)
-        folder = None if output is None else Path(output)
-        run = None if folder is None else _existing_run(folder, config, resume)
-        if run is not None and run.is_finished:
-            listener.note(f"{run.folder} is finished; nothing to do")
-            return run
-        is_new = run is None
-        if run is not None:
-            config = _with_precision(config, run.config.training.precision)
-        else:
-            config = _with_precision(config, resolve_precision(AUTO, where))
-            run = _new_run(folder, config, where)
-        if is_new and resume:
-            listener.note(f"no run to resume yet; starting {config.recipe} anew")
-        config = replace(run.config, data=config.data, training=config.training)
-        try:
-            splits, trainer = _prepare(run, config, where, listener)
-        except Exception as error:
-            if is_new and not isinstance(error, Interrupted):
-                run.discard()  # a start that fails for its data or settings leaves nothing behind
-            raise
-        _restore_newest(run, trainer, listener)
-        signals.deferred = True
-        listener.begin(run.folder, trainer)
-        try:
-            _train(run, trainer, signals, listener)
-        except Interrupted:
-            _save(run, trainer)
-            listener.note(f"interrupted; go on with `pdecnn train --output {run.folder} --resume`")
-            raise
-        finally:
-            listener.end()
-        signals.deferred = False
-        _finish(run, trainer, splits)
+        with joined_ranks(where) as ranks, cpu_threads(config.training.num_threads):
+            listener = listener if ranks.is_first else Listener()
+            config = ranks.together(partial(fit_network, config))
+            folder = None if output is None else Path(output)
+            opened = ranks.first(lambda: open_run(folder, config, where, resume, listener))
+            run = Run(opened["folder"], elsewhere=not ranks.is_first)
+            if not opened["finished"]:
+                config, is_new = agreed_config(config, opened), opened["is_new"]
+                _go_on(run, config, where, is_new, signals, listener, ranks)
     return run
 
 
+def _go_on(
+    run: Run,
+    config: RunConfig,
+    where: torch.device,
+    is_new: bool,
+    signals: StopSignals,
+    listener: Listener,
+    ranks: Ranks,
+) -> None:
+    """Train from the newest checkpoint, or the beginning, to the end."""
+    try:
+        splits, trainer = ranks.together(lambda: _prepare(run, config, where, listener, ranks))
+        first_data = ranks.first(splits.fingerprint)
+        ranks.together(partial(splits.check_same, first_data))
+    except Exception as error:
+        if is_new and ranks.is_first and not isinstance(error, Interrupted):
+            run.discard()  # a start that fails for its data or settings leaves nothing behind
+        raise
+    ranks.first(lambda: _restore_newest(run, trainer, listener))
+    trainer.copy_from_first()
+    signals.deferred = True
+    listener.begin(run.folder, trainer)
+    try:
+        _train(run, trainer, signals, listener)
+    except Interrupted:
+        ranks.first(lambda: _save(run, trainer))
+        listener.note(f"interrupted; go on with `pdecnn train --output {run.folder} --resume`")
+        raise
+    finally:
+        listener.end()
+    signals.deferred = False
+    _finish(run, trainer, splits)
+
+
 def _prepare(
-    run: Run, config: RunConfig, device: torch.device, listener: Listener
+    run: Run, config: RunConfig, device: torch.device, listener: Listener, ranks: Ranks
 ) -> tuple[Splits, Trainer]:
     splits = read_splits(config.data, config.seed)
     warning = imbalance(splits.train.labels, splits.train.class_names)
@@ -124,6 +131,7 @@ def _prepare(
         augmentation=config.data.augmentation(),
         seed=config.seed,
         note=listener.note,
+        ranks=ranks,
     )
     return splits, trainer
 
@@ -137,52 +145,6 @@ def weights_folder(path: str | Path, weights: str = "best") -> Path:
 def load(path: str | Path, weights: str = "best") -> Network:
     """The trained network of a run directory or `save_pretrained` folder, in evaluation mode."""
     return Network.from_pretrained(weights_folder(path, weights)).eval()
-
-
-def _new_run(folder: Path | None, config: RunConfig, device: torch.device) -> Run:
-    with _usable(folder or RUNS):
-        folder = fresh_folder(config.recipe) if folder is None else folder
-        return create_run(folder, config, describe_environment(device, config.seed))
-
-
-def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:
-    """The run to go on with; None where there is none yet, an error where there must not be."""
-    if not (resume and is_run(folder)):
-        with _usable(folder):
-            check_free(folder)
-        return None
-    run = Run(folder)
-    check_settings(run, config)
-    return run
-
-
-def _with_precision(config: RunConfig, precision: str) -> RunConfig:
-    """The config with 'auto' resolved: a run says what it computes in, wherever it goes on."""
-    if config.training.precision != AUTO:
-        return config
-    return replace(config, training=replace(config.training, precision=precision))
-
-
-def check_settings(run: Run, config: RunConfig) -> None:
-    """Raise a ConfigError if going on with the config would mix two runs in one folder."""
-    config = _with_precision(config, run.config.training.precision)
-    differing = [key for key in differing_keys(run.config, config) if key not in _FREE_ON_RESUME]
-    if differing:
-        raise ConfigError(
-            f"{run.folder} was made with other settings ({', '.join(differing)}); resume it with "
-            f"its own, or start anew with another --output"
-        )
-
-
-@contextmanager
-def _usable(folder: Path) -> Iterator[None]:
-    """Say in one line that the folder cannot hold a run."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder}: cannot be used ({error.strerror}); choose another --output"
-        ) from error
 
 
 def _restore_newest(run: Run, trainer: Trainer, listener: Listener) -> None:
@@ -206,16 +168,24 @@ def _restore_newest(run: Run, trainer: Trainer, listener: Listener) -> None:
         )
 
 
-def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener) -> None:
+def _entries(run: Run, trainer: Trainer) -> list[dict[str, Any]]:
+    """The metrics of the epochs done."""
     entries = run.metrics[: trainer.progress.epoch]
     if len(entries) < trainer.progress.epoch:
         raise CheckpointError(
             f"{run.folder / METRICS}: has {len(entries)} of {trainer.progress.epoch} epochs; "
             f"restore it from a copy, or start anew with another --output"
         )
+    return entries
+
+
+def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener) -> None:
+    ranks = trainer.ranks
+    entries = ranks.first(lambda: _entries(run, trainer))
     begin, first_step = monotonic(), trainer.progress.step
     deadline = begin + (trainer.config.time_limit_seconds or float("inf"))
-    reports = trainer.epochs(poll=signals.poll, on_step=lambda: listener.step(trainer.progress))
+    poll = partial(signals.poll, ranks.largest)
+    reports = trainer.epochs(poll=poll, on_step=lambda: listener.step(trainer.progress))
     with closing(EventWriter(run.folder / "tensorboard")) as writer:
         for report in reports:
             seconds = monotonic() - begin
@@ -226,16 +196,27 @@ def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener)
                 "images_per_second": round(images / max(seconds, 1e-9), 1),
             }
             entries.append({name: _json_number(value) for name, value in report._asdict().items()})
-            # Metrics first: a checkpoint then never lacks the lines of its epochs.
-            _write(run, run.write_metrics, entries)
-            _save(run, trainer)
-            _write(run, run.append_timing, timing)
-            _write(run, writer.write, report, timing)
+            ranks.first(partial(_write_epoch, run, trainer, entries, report, timing, writer))
             listener.epoch(report, timing)
             begin, first_step = monotonic(), trainer.progress.step
-            if begin > deadline:
+            if ranks.largest(begin > deadline):
                 break
-    signals.poll()
+    poll()
+
+
+def _write_epoch(
+    run: Run,
+    trainer: Trainer,
+    entries: list[dict[str, Any]],
+    report: EpochReport,
+    timing: dict[str, Any],
+    writer: EventWriter,
+) -> None:
+    # Metrics first: a checkpoint then never lacks the lines of its epochs.
+    _write(run, run.write_metrics, entries)
+    _save(run, trainer)
+    _write(run, run.append_timing, timing)
+    _write(run, writer.write, report, timing)
 
 
 def _json_number(value: float | None) -> float | None:
@@ -276,13 +257,35 @@ def _write(run: Run, action: Callable[..., None], *arguments: Any) -> None:
 
 def _finish(run: Run, trainer: Trainer, splits: Splits) -> None:
     """Test the best weights and write the summary, which marks the run as finished."""
-    _write(run, _point, run, trainer)
-    config, progress = trainer.config, trainer.progress
+    config, ranks = trainer.config, trainer.ranks
+    ranks.first(lambda: _write(run, _point, run, trainer))
     test = splits.test.to(trainer.sums.device)
-    network = Network.from_pretrained(run.weights("best")).to(trainer.sums.device)
+    network = _best_network(run, trainer)
     evaluation = evaluate_network(
-        network, test, batch_size=config.evaluation_batch_size, precision=config.precision
+        network,
+        test,
+        batch_size=config.evaluation_batch_size,
+        precision=config.precision,
+        ranks=ranks,
     )
+    ranks.first(lambda: _summarize(run, trainer, network, test, evaluation))
+
+
+def _best_network(run: Run, trainer: Trainer) -> Network:
+    """The best weights, which rank 0 reads for all."""
+    ranks, current, read = trainer.ranks, trainer.network, list[Network]()
+    ranks.first(lambda: read.append(Network.from_pretrained(run.weights("best"))))
+    network = read[0] if read else Network(current.config, current.preprocessing)
+    network.to(current.classifier.weight.device, current.classifier.weight.dtype)
+    ranks.copy_from_first_(list(network.state_dict().values()))
+    return network
+
+
+def _summarize(
+    run: Run, trainer: Trainer, network: Network, test: ImageSet, evaluation: Evaluation
+) -> None:
+    """Write the test figures and the answers to a few images."""
+    config, progress = trainer.config, trainer.progress
     shown = torch.randperm(len(test), generator=cpu_generator("shown images"))[:NUM_SHOWN]
     sample = test.subset(shown)
     images = sample.images[:]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import unknown_name
+from pdecnn.learning.distributed import ALONE, Ranks
 from pdecnn.learning.precision import autocast
 from pdecnn.learning.progress import Progress
 from pdecnn.networks.network import Network
@@ -46,9 +47,15 @@ class TrainingGuard:
     """Measures the drift of a training's network when it is time to, and acts on it."""
 
     def __init__(
-        self, network: Network, config: GuardConfig, precision: str, note: Callable[[str], None]
+        self,
+        network: Network,
+        config: GuardConfig,
+        precision: str,
+        note: Callable[[str], None],
+        *,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.config, self.note = config, note
+        self.config, self.note, self.ranks = config, note, ranks
         self.drift = DriftGuard(network)
         self.autocast = partial(autocast, precision, network.classifier.weight.device)
 
@@ -71,6 +78,8 @@ class TrainingGuard:
                 "are used as they are"
             )
             return False
+        # Each rank has looked at images of its own; all must do the same about it.
+        errors = dict(zip(errors, self.ranks.largest_of(list(errors.values())), strict=True))
         # JSON has no infinity.
         progress.reversal_error = min(max(errors.values()), sys.float_info.max)
         tolerance, policy = self.config.reversal_tolerance, self.config.reversal_guard

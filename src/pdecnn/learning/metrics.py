@@ -14,6 +14,7 @@ from pdecnn.data.batches import evaluation_batches
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.stored_images import StoredImages, image_batches
 from pdecnn.errors import DataError
+from pdecnn.learning.distributed import ALONE, Ranks
 from pdecnn.learning.precision import compute_scores
 from pdecnn.networks.network import Network
 from pdecnn.pde.convolution import fast_layout
@@ -68,17 +69,32 @@ def class_scores(
     batch_size: int,
     precision: str = "float32",
     poll: Callable[[], None] = _go_on,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
-    """Scores of all images in evaluation mode; `poll` runs between batches and may raise."""
+    """Scores of all images in evaluation mode; `poll` runs between batches and may raise.
+
+    Several ranks take the batches in turn and share the scores, which have the bits of one's.
+    """
     parts = []
+    batches = evaluation_batches(len(images), batch_size)
+    own = batches[ranks.rank :: ranks.size]
     with evaluation_mode(network):
-        batches = evaluation_batches(len(images), batch_size)
-        for pixels in image_batches(images, batches):
+        for pixels in image_batches(images, own):
             poll()
             features = fast_layout(network.preprocess(pixels))
             scores = compute_scores(network, features, precision)
             parts.append(scores.to(torch.promote_types(scores.dtype, torch.float32)))
-    return torch.cat(parts)
+    if ranks.size == 1:
+        return torch.cat(parts)
+    if len(own) < len(range(0, len(batches), ranks.size)):
+        poll()  # as often as the others
+    weight = network.classifier.weight
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    shared = weight.new_zeros((len(images), network.num_classes), dtype=dtype)
+    for where, scores in zip(own, parts, strict=True):
+        shared[where] = scores
+    ranks.sum_(shared)  # one rank's scores and zeros: nothing is rounded
+    return shared
 
 
 def evaluate_network(
@@ -89,8 +105,9 @@ def evaluate_network(
     precision: str = "float32",
     poll: Callable[[], None] = _go_on,
     score: Callable[[Callable[[], None]], Tensor] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Evaluation:
-    """Loss and accuracies of the network on an image set.
+    """Loss and accuracies of the network on an image set, shared by the ranks.
 
     `score(poll)` may say its scores, if there is a quicker way to them than `class_scores`.
     """
@@ -99,7 +116,12 @@ def evaluate_network(
         scores = score(poll)
     else:
         scores = class_scores(
-            network, image_set.images, batch_size=batch_size, precision=precision, poll=poll
+            network,
+            image_set.images,
+            batch_size=batch_size,
+            precision=precision,
+            poll=poll,
+            ranks=ranks,
         )
     labels = image_set.labels.to(scores.device)
     loss = functional.cross_entropy(scores.double().cpu(), labels.cpu())

@@ -16,6 +16,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.data.random_numbers import stable_seed
 from pdecnn.data.stored_images import StoredImages
 from pdecnn.learning.capture import compiled_network
+from pdecnn.learning.distributed import ALONE, Ranks
 from pdecnn.learning.objective import Objective, WeightsInTime
 from pdecnn.learning.optimizer import (
     MovingAverage,
@@ -85,11 +86,13 @@ class TrainingStep:
         optimizer: ProjectedSGD,
         average: Network | None,
         seed: int,
+        ranks: Ranks = ALONE,
     ) -> None:
         weight = network.classifier.weight
         device = weight.device
         self.network, self.average, self.optimizer = network, average, optimizer
         self.config, self.augmentation, self.seed = config, augmentation, seed
+        self.ranks = ranks
         # Where reading a number costs nothing the host decides whether a step is taken.
         self.gated = device.type != "cpu"
         self.labels = train.labels
@@ -97,7 +100,7 @@ class TrainingStep:
         self.holds_batch = isinstance(train.images, StoredImages)
         self.images = (
             torch.zeros(
-                (config.batch_size, *train.images.shape[1:]),
+                (config.batch_size // ranks.size, *train.images.shape[1:]),
                 dtype=train.images.dtype,
                 device=device,
             )
@@ -117,7 +120,7 @@ class TrainingStep:
         buffers = list(network.buffers())
         kinds = dict.fromkeys(buffer.dtype for buffer in buffers)
         self.statistics = [[b for b in buffers if b.dtype == kind] for kind in kinds]
-        shape = (len(train) // config.batch_size, config.batch_size)
+        shape = (len(train) // config.batch_size, config.batch_size // ranks.size)
         self.batches = torch.zeros(shape, dtype=torch.int64, device=device)
         self.rates = torch.zeros(shape[0], dtype=weight.dtype, device=device)
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
@@ -156,7 +159,10 @@ class TrainingStep:
         # A batch that is thrown away must leave no trace in the statistics of the batch norms.
         statistics = [flatten(buffers) for buffers in self.statistics]
         rate, parts = self._prepare()
-        self._apply(rate, self._gradient(parts), statistics)
+        gradient = self._gradient(parts)
+        if self.ranks.size > 1:
+            gradient = self._sum_over_ranks(gradient)
+        self._apply(rate, gradient, statistics)
 
     def _prepare(self) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """The learning rate, and the augmented images and labels of each part of the batch."""
@@ -186,7 +192,7 @@ class TrainingStep:
         gradients: list[Tensor] = []
         measures: list[Tensor] = []
         smoothness, decay = self._regularization()
-        joint = not (self.gated or self.loss_scale.active)
+        joint = not (self.gated or self.loss_scale.active or self.ranks.size > 1)
         with deferred_checks() as outside:
             for features, labels in batch:
                 scores = compute_scores(self.network, features, self.config.precision)
@@ -203,9 +209,30 @@ class TrainingStep:
         values = torch.stack([total, data_loss, smoothness, decay, correct])
         return Gradient(gradients, regularization, values, outside)
 
+    @torch.no_grad()
+    def _sum_over_ranks(self, gradient: Gradient) -> Gradient:
+        """What the batches of all ranks give together, in one message; the same bits on each."""
+        _, data_loss, smoothness, decay, correct = gradient.values
+        outside = torch.zeros_like(correct)
+        if gradient.outside:
+            outside = torch.stack(gradient.outside).any().to(outside.dtype)
+        flat = flatten(gradient.parts)
+        flat = torch.cat([flat, torch.stack([data_loss, correct, outside]).to(flat.dtype)])
+        self.ranks.sum_(flat)
+        data_loss, correct, outside = flat[-3:].to(gradient.values.dtype)
+        total = data_loss + smoothness + decay
+        return Gradient(
+            unflatten(flat[:-3], self.weights),
+            gradient.regularization,
+            torch.stack([total, data_loss, smoothness, decay, correct]),
+            [outside > 0] if gradient.outside else [],
+        )
+
     def _measure(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The scaled loss of a part to differentiate; its share of data loss and right answers."""
-        loss = self.objective.data_loss(scores, labels) / self.config.accumulation
+        # Parts of one size: their mean is the mean over the batch.
+        num_parts = self.config.accumulation * self.ranks.size
+        loss = self.objective.data_loss(scores, labels) / num_parts
         correct = (scores.detach().argmax(1) == labels).sum()
         measured = torch.stack([loss.detach().to(self.sums.dtype), correct.to(self.sums.dtype)])
         return loss * self.loss_scale.value if self.loss_scale.active else loss, measured

@@ -16,19 +16,21 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.data.stored_images import StoredImages
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.learning.capture import CapturedFunction, CapturedScores, capture, compiled_network
+from pdecnn.learning.distributed import ALONE, Ranks
 from pdecnn.learning.freezing import freeze_, training_mode_
 from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
 from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network, evaluation_mode
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.precision import LossScale
-from pdecnn.learning.progress import Progress
+from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.learning.work import training_flops
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
 from pdecnn.pde.acceleration import has_hooks
+from pdecnn.pde.synchronization import synchronize_batch_norms_
 
 SYNCHRONIZE_INTERVAL = 20
 """Steps on a GPU between two looks at how they went."""
@@ -81,6 +83,9 @@ class Trainer:
 
     The order of the samples is a function of (seed, epoch), their augmentation of (seed, epoch,
     sample index): a training goes on from `progress` and its tensors as if never interrupted.
+
+    With several `ranks` each takes its share of every batch and of the images to evaluate. All
+    have the same weights, statistics and figures at any time, those of one rank up to rounding.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class Trainer:
         augmentation: Augmentation,
         seed: int,
         note: Callable[[str], None] = ignore,
+        ranks: Ranks = ALONE,
     ) -> None:
         for image_set in (train, validation):
             check_fit(network, image_set)
@@ -104,6 +110,7 @@ class Trainer:
         self.augmentation = augmentation
         self.seed = seed
         self.note = note
+        self.ranks = ranks
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
         self.progress = Progress()
@@ -113,6 +120,7 @@ class Trainer:
                 f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
                 f"lower training.batch_size or raise data.fraction"
             )
+        _check_share(config, ranks)
         self._assemble(network, None if config.average_decay is None else deepcopy(network))
 
     def _assemble(self, network: Network, average: Network | None) -> None:
@@ -122,6 +130,8 @@ class Trainer:
             if either is not None:
                 freeze_(either, self.config.freeze)
         self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=self.config)
+        if self.ranks.size > 1:
+            synchronize_batch_norms_(network, self.ranks.sum_)
         self._step = TrainingStep(
             network,
             self.config,
@@ -131,8 +141,11 @@ class Trainer:
             optimizer=self.optimizer,
             average=average,
             seed=self.seed,
+            ranks=self.ranks,
         )
-        self.guard = TrainingGuard(network, self.config, self.config.precision, self.note)
+        self.guard = TrainingGuard(
+            network, self.config, self.config.precision, self.note, ranks=self.ranks
+        )
         self._steps_left = 0
         self._stream: Iterator[Tensor] | None = None
         self._launch: Callable[[], None] | None = None
@@ -176,6 +189,7 @@ class Trainer:
                 precision=self.config.precision,
                 poll=poll,
                 score=self._captured_scores(),
+                ranks=self.ranks,
             )
             yield self._finish_epoch(evaluation)
 
@@ -256,6 +270,7 @@ class Trainer:
         batches = training_batches(
             len(self.train), self.config.batch_size, seed=self.seed, epoch=progress.epoch
         )
+        batches = self._share(batches)
         step.batches.copy_(batches)
         if isinstance(self.train.images, StoredImages):
             left = batches[progress.batch :]
@@ -279,6 +294,19 @@ class Trainer:
         if step.collect_weights():
             self._launch = None  # what was captured trains others
         self._steps_left = self.steps_per_epoch - progress.batch
+
+    def _share(self, batches: Tensor) -> Tensor:
+        """This rank's share of each part of each batch, so that parts hold what they hold alone."""
+        parts = batches.view(len(batches), self.config.accumulation, self.ranks.size, -1)
+        return parts[:, :, self.ranks.rank].flatten(1)
+
+    def copy_from_first(self) -> None:
+        """Go on where rank 0 stands."""
+        progress = progress_from_dict(self.ranks.first(self.progress.to_dict))
+        self.enter_level(progress.level)
+        self.progress = progress
+        self.guard.drift.switch(progress.checkpointed_blocks)
+        self.ranks.copy_from_first_(self._step.state)
 
     def step(self) -> None:
         """One update from the next batch, or none if its loss or gradient is not finite.
@@ -311,12 +339,14 @@ class Trainer:
 
     @property
     def _wants_capture(self) -> bool:
-        return self.config.capture and self.sums.is_cuda
+        return self.config.capture and self.sums.is_cuda and self.ranks.size == 1
 
     def _captured_step(self) -> CapturedFunction | None:
         """The step as a graph; None where there is no GPU, or it is not wanted or possible."""
         step = self._step
         if not self._wants_capture:
+            if self.config.capture and self.sums.is_cuda:
+                self.note("with several ranks operators run one by one: no graph is captured")
             return None
         if has_hooks(self.network):
             self.note("the network has hooks, which no graph would run: operators run one by one")
@@ -406,4 +436,14 @@ class Trainer:
             checkpointed_blocks=len(progress.checkpointed_blocks),
             level=progress.level,
             work=progress.work,
+        )
+
+
+def _check_share(config: TrainingConfig, ranks: Ranks) -> None:
+    """Refuse batches that the ranks cannot share evenly."""
+    if config.batch_size % (config.accumulation * ranks.size):
+        parts = f" in {config.accumulation} parts" if config.accumulation > 1 else ""
+        raise ConfigError(
+            f"batch_size={config.batch_size}{parts} cannot be divided among {ranks.size} ranks; "
+            f"set training.batch_size to a multiple of {config.accumulation * ranks.size}"
         )

@@ -5,9 +5,11 @@ from torch import Tensor, nn
 
 from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import unknown_name
+from pdecnn.pde.synchronization import SynchronizedBatchNorm
 
 NORMALIZATIONS = ("none", "tv", "batch")
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_PLAIN_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BATCH_NORMS = (*_PLAIN_BATCH_NORMS, nn.SyncBatchNorm, SynchronizedBatchNorm)
 BATCH_NORM_EPSILON = 1e-4
 
 
@@ -79,4 +81,5 @@ def make_normalization(
 
 def make_batch_norm(channels: int, *, dimension: int, affine: bool = True) -> nn.Module:
     """Batch norm with the constants of the authors' code."""
-    return BATCH_NORMS[dimension - 1](channels, eps=BATCH_NORM_EPSILON, momentum=0.1, affine=affine)
+    batch_norm = _PLAIN_BATCH_NORMS[dimension - 1]
+    return batch_norm(channels, eps=BATCH_NORM_EPSILON, momentum=0.1, affine=affine)

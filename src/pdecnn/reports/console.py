@@ -50,7 +50,7 @@ class ConsoleListener(Listener):
         self.console.print(
             f"{folder}: {trainer.network.num_weights:,} weights, {len(trainer.train):,} training "
             f"and {len(trainer.validation):,} validation images, {trainer.config.epochs} epochs "
-            f"on {device}, seed {trainer.seed}"
+            f"on {device}{_ranks(trainer)}, seed {trainer.seed}"
         )
         self.begin_time, self.begin_step = monotonic(), trainer.progress.step
         if self.console.is_terminal:
@@ -141,6 +141,10 @@ class ConsoleListener(Listener):
         if figures:
             names = ", ".join(path.name for path in figures if path.suffix == ".png")
             self.console.print(f"figures in {figures[0].parent}: {names}")
+
+
+def _ranks(trainer: Trainer) -> str:
+    return f" with {trainer.ranks.size} ranks" if trainer.ranks.size > 1 else ""
 
 
 def print_recipes() -> None:

@@ -35,7 +35,8 @@ def test_a_run_says_where_it_ran(undisturbed):
 def test_the_environment_says_nothing_about_other_things():
     # No environment variables, user names or host names.
     hardware = describe_environment(torch.device("cpu"), 0)["hardware"]
-    assert set(hardware) == {"system", "processor", "cpu_cores", "threads", "device", "gpu"}
+    known = {"system", "processor", "cpu_cores", "threads", "ranks", "device", "gpu"}
+    assert set(hardware) == known
     assert platform.node() == "" or platform.node() not in hardware["system"].split("-")
 
 

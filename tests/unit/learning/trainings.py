@@ -11,6 +11,7 @@ from pdecnn.data.digits import read_digits
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.stored_images import StoredImages
 from pdecnn.learning import Trainer, TrainingConfig
+from pdecnn.learning.distributed import ALONE
 
 DYNAMICS = ("resnet", "parabolic", "hamiltonian", "second_order")
 MODES = [
@@ -54,7 +55,7 @@ def scatter_weights_(network, seed=1, size=0.3):
     return network
 
 
-def make_trainer(network=None, *, augmentation=None, seed=0, sets=None, **settings):
+def make_trainer(network=None, *, augmentation=None, seed=0, sets=None, ranks=ALONE, **settings):
     settings = {"epochs": 3, "batch_size": 20, **settings}
     train, validation = digits() if sets is None else sets
     return Trainer(
@@ -64,6 +65,7 @@ def make_trainer(network=None, *, augmentation=None, seed=0, sets=None, **settin
         validation=validation,
         augmentation=Augmentation() if augmentation is None else augmentation,
         seed=seed,
+        ranks=ranks,
     )
 
 

@@ -1,0 +1,99 @@
+"""Making the folder of a run, or finding the one to go on with."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.experiments.config import RunConfig, differing_keys, run_config_from_dict
+from pdecnn.experiments.environment import describe_environment
+from pdecnn.experiments.listener import Listener
+from pdecnn.experiments.runs import RUNS, Run, check_free, create_run, fresh_folder, is_run
+from pdecnn.learning.distributed import num_ranks
+from pdecnn.learning.precision import AUTO, resolve_precision
+
+# What may differ between a run and its resumption without changing any result.
+_FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "initial"}
+
+
+def open_run(
+    folder: Path | None, config: RunConfig, device: torch.device, resume: bool, listener: Listener
+) -> dict[str, Any]:
+    """Make the run or find the one to go on with; what the ranks must know of it, as JSON."""
+    run = None if folder is None else _existing_run(folder, config, resume)
+    is_new = run is None
+    if run is None:
+        config = _with_precision(config, resolve_precision(AUTO, device))
+        run = _new_run(folder, config, device)
+        if resume:
+            listener.note(f"no run to resume yet; starting {config.recipe} anew")
+    elif run.is_finished:
+        listener.note(f"{run.folder} is finished; nothing to do")
+    elif run.num_ranks != num_ranks():
+        listener.note(
+            f"{run.folder} began with {run.num_ranks} ranks and goes on with {num_ranks()}: its "
+            f"figures will agree to rounding, not to the bit"
+        )
+    return {
+        "folder": str(run.folder),
+        "is_new": is_new,
+        "finished": not is_new and run.is_finished,
+        "config": run.config.to_dict(),
+    }
+
+
+def agreed_config(config: RunConfig, opened: dict[str, Any]) -> RunConfig:
+    """The config of the opened run, with what may differ in this process."""
+    stored = run_config_from_dict(opened["config"])
+    config = _with_precision(config, stored.training.precision)
+    return replace(stored, data=config.data, training=config.training)
+
+
+def _new_run(folder: Path | None, config: RunConfig, device: torch.device) -> Run:
+    with _usable(folder or RUNS):
+        folder = fresh_folder(config.recipe) if folder is None else folder
+        return create_run(folder, config, describe_environment(device, config.seed))
+
+
+def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:
+    """The run to go on with; None where there is none yet, an error where there must not be."""
+    if not (resume and is_run(folder)):
+        with _usable(folder):
+            check_free(folder)
+        return None
+    run = Run(folder)
+    check_settings(run, config)
+    return run
+
+
+def _with_precision(config: RunConfig, precision: str) -> RunConfig:
+    """The config with 'auto' resolved: a run says what it computes in, wherever it goes on."""
+    if config.training.precision != AUTO:
+        return config
+    return replace(config, training=replace(config.training, precision=precision))
+
+
+def check_settings(run: Run, config: RunConfig) -> None:
+    """Raise a ConfigError if going on with the config would mix two runs in one folder."""
+    config = _with_precision(config, run.config.training.precision)
+    differing = [key for key in differing_keys(run.config, config) if key not in _FREE_ON_RESUME]
+    if differing:
+        raise ConfigError(
+            f"{run.folder} was made with other settings ({', '.join(differing)}); resume it with "
+            f"its own, or start anew with another --output"
+        )
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Say in one line that the folder cannot hold a run."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: cannot be used ({error.strerror}); choose another --output"
+        ) from error

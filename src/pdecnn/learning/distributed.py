@@ -1,0 +1,251 @@
+"""The processes of one training, its ranks: how they meet and what they agree on."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from uuid import uuid4
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pdecnn.errors import ConfigError, RankError
+
+if TYPE_CHECKING:  # a torch may be built without it
+    from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]
+
+ANSWER_SECONDS = 300.0
+"""How long a rank waits for the others in training, while rank 0 writes too."""
+PREPARATION_SECONDS = 1800.0
+"""How long it waits for the others to read their data."""
+_POLL_SECONDS = 0.02
+_REMEDY = "start again with --resume"
+# What preparing may raise; anything else is no result to be agreed on.
+_FAILURES = (ValueError, RuntimeError, OSError, MemoryError)
+Result = TypeVar("Result")
+
+
+class Ranks:
+    """All processes of a training. A rank that is alone sends nothing."""
+
+    def __init__(self, rank: int = 0, size: int = 1, control: "ProcessGroup | None" = None) -> None:
+        self.rank, self.size = rank, size
+        self._control = control  # for tensors on the CPU; None: the default group
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Ranks":
+        """A copied network is one of the same ranks."""
+        return self
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, the only one that writes and speaks."""
+        return self.rank == 0
+
+    def sum_(self, tensor: Tensor) -> None:
+        """Replace the tensor by its sum over all ranks, which has the same bits on each."""
+        if self.size > 1:
+            with _answered():
+                dist.all_reduce(tensor, group=self._group(tensor))
+
+    def largest(self, number: int) -> int:
+        """The largest of the ranks' numbers."""
+        return int(self.largest_of([number])[0])
+
+    def largest_of(self, numbers: Sequence[float]) -> list[float]:
+        """For each place the largest of the ranks' numbers."""
+        found = torch.tensor(numbers, dtype=torch.float64)
+        if self.size > 1:
+            with _answered():
+                dist.all_reduce(found, dist.ReduceOp.MAX, group=self._control)
+        return found.tolist()
+
+    def copy_from_first_(self, tensors: Sequence[Tensor]) -> None:
+        """Give all ranks the tensors of rank 0, in place."""
+        if self.size > 1:
+            with torch.no_grad(), _answered():
+                for tensor in tensors:
+                    whole = tensor.detach().contiguous()
+                    dist.broadcast(whole, 0, group=self._group(whole))
+                    tensor.copy_(whole)
+
+    def first(self, function: Callable[[], Result]) -> Result:
+        """Call the function on rank 0 only; its result, as JSON values, is that of all ranks.
+
+        An error ends all of them. The others wait, with a time limit.
+        """
+        if self.size == 1:
+            return function()
+        failure, result = _attempt(function) if self.is_first else (None, None)
+        text = json.dumps([None if failure is None else str(failure), result])
+        told, common = json.loads(self._gather(text if self.is_first else "")[0])
+        if failure is not None:
+            raise failure
+        if told is not None:
+            raise RankError(f"rank 0 failed: {told}", told=True)
+        return cast(Result, common) if result is None else result
+
+    def together(self, function: Callable[[], Result]) -> Result:
+        """Call the function on all ranks, in whatever time each needs; if one fails, all do."""
+        if self.size == 1:
+            return function()
+        failure, result = _attempt(function)
+        with _answered():
+            limit = timedelta(seconds=PREPARATION_SECONDS)
+            dist.monitored_barrier(self._control, timeout=limit, wait_all_ranks=True)
+        texts = self._gather("" if failure is None else f"rank {self.rank}: {failure}")
+        failures = [rank for rank, text in enumerate(texts) if text]
+        if failure is not None and failures[0] == self.rank:
+            raise failure
+        if failures:  # one of them is enough to say it
+            raise RankError(texts[failures[0]], told=True) from failure
+        return cast(Result, result)
+
+    def _gather(self, text: str) -> list[str]:
+        """The texts of all ranks."""
+        content = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        length = self.largest(len(content))
+        own = torch.zeros(length, dtype=torch.uint8)
+        own[: len(content)] = content
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        with _answered():
+            dist.all_gather(parts, own, group=self._control)
+        return [bytes(part.tolist()).rstrip(b"\0").decode() for part in parts]
+
+    def _group(self, tensor: Tensor) -> "ProcessGroup | None":
+        return None if tensor.is_cuda else self._control
+
+
+ALONE = Ranks()
+
+
+def _attempt(function: Callable[[], Result]) -> tuple[Exception | None, Result | None]:
+    try:
+        return None, function()
+    except _FAILURES as error:
+        return error, None
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    """Say in one line that another rank is gone."""
+    try:
+        yield
+    except RuntimeError as error:
+        lines = re.sub(r"^\[[^]]*\]\s*", "", str(error).strip()).splitlines()  # gloo's source line
+        reason = lines[0].removesuffix(".") if lines else type(error).__name__
+        raise RankError(
+            f"another rank has ended or does not answer ({reason}); {_REMEDY}"
+        ) from error
+
+
+def num_ranks() -> int:
+    """How many processes torchrun started for this training; 1 without it."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    size = _number("WORLD_SIZE", 1)
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if size > 1 and missing:
+        raise ConfigError(
+            f"WORLD_SIZE={size} is set, but {', '.join(missing)} is not; start several processes "
+            f"with torchrun, or unset WORLD_SIZE"
+        )
+    return size
+
+
+@contextmanager
+def joined_ranks(
+    device: torch.device, *, answer_seconds: float = ANSWER_SECONDS
+) -> Iterator[Ranks]:
+    """Within it this process is a rank among those that torchrun started, if it did.
+
+    On a GPU the ranks talk by nccl and, about anything but tensors there, by gloo. A group that
+    exists already is used and left as it is.
+    """
+    if num_ranks() == 1:
+        yield ALONE
+        return
+    own = not dist.is_initialized()
+    if own:
+        _meet(device, timedelta(seconds=answer_seconds))
+    control = None
+    if dist.get_backend() != dist.Backend.GLOO:
+        with _answered():
+            control = dist.new_group(backend="gloo", timeout=timedelta(seconds=answer_seconds))
+    yield Ranks(dist.get_rank(), dist.get_world_size(), control)
+    if own:  # not after an error: others may be gone, and this process ends anyway
+        dist.destroy_process_group()
+
+
+def _meet(device: torch.device, limit: timedelta) -> None:
+    """Make the process group of this attempt, apart from what earlier ones left in the store."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+    from torch.distributed.rendezvous import rendezvous
+
+    with _answered():
+        store, rank, size = next(rendezvous("env://", timeout=limit))
+        attempt = agree_on_attempt(store, rank, size, limit.total_seconds())
+        options: dict[str, Any] = {} if device.type == "cpu" else {"device_id": device}
+        dist.init_process_group(
+            "gloo" if device.type == "cpu" else "nccl",
+            store=PrefixStore(attempt, store),
+            rank=rank,
+            world_size=size,
+            timeout=limit,
+            **options,
+        )
+
+
+def agree_on_attempt(store: "Store", rank: int, size: int, seconds: float) -> str:
+    """A name that the ranks alive now share and no earlier attempt had.
+
+    Rank 0 draws it; another rank answers with a name of its own and goes on when rank 0 has
+    confirmed that one. Names that killed processes left in the store are thus never mistaken for
+    those of living ones. torchrun's restart count would not do: machines count for themselves.
+    """
+    deadline = monotonic() + seconds
+    if rank == 0:
+        attempt = uuid4().hex
+        store.set("pdecnn/attempt", attempt)
+        answers = [f"pdecnn/{attempt}/{other}" for other in range(1, size)]
+        _wait(lambda: bool(store.check(answers)), deadline)
+        for answer in answers:
+            store.set(f"pdecnn/{attempt}/{store.get(answer).decode()}", "")
+        return attempt
+    name, attempt = uuid4().hex, ""
+
+    def confirmed() -> bool:
+        nonlocal attempt
+        if not store.check(["pdecnn/attempt"]):
+            return False
+        newest = store.get("pdecnn/attempt").decode()
+        if newest != attempt:
+            attempt = newest
+            store.set(f"pdecnn/{attempt}/{rank}", name)
+        return bool(store.check([f"pdecnn/{attempt}/{name}"]))
+
+    _wait(confirmed, deadline)
+    return attempt
+
+
+def _wait(condition: Callable[[], bool], deadline: float) -> None:
+    while not condition():
+        if monotonic() > deadline:
+            raise RuntimeError("not all ranks have come")
+        sleep(_POLL_SECONDS)
+
+
+def local_rank() -> int:
+    """The place of this process among those of its machine."""
+    return _number("LOCAL_RANK", 0)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise ConfigError(f"{name} must be a whole number, found {text!r}; use torchrun")
+    return int(text)

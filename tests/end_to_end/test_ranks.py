@@ -1,0 +1,180 @@
+"""torchrun -m pdecnn: one result whatever the number of ranks, and no hang when one is lost."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+
+import pdecnn
+from tests.ranks import run_ranks, start_ranks, workers
+from tests.runs import (
+    Recorder,
+    call,
+    command,
+    fingerprint,
+    finish,
+    small_config,
+    small_options,
+)
+
+RANKS = 2
+SETTINGS = {"training__batch_size": 26, "training__epochs": 3}
+LONGER = {"data__fraction": 1.0, "training__batch_size": 24, "training__epochs": 5}
+
+
+def train(folder, *options, **settings):
+    return ["train", "--output", folder, *options, *small_options(**settings)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of two ranks, and what torchrun said of it."""
+    folder = tmp_path_factory.mktemp("ranks") / "run"
+    return folder, run_ranks(RANKS, *train(folder, "--json", **SETTINGS))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The fingerprint of an undisturbed run of two ranks."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    done = run_ranks(RANKS, *train(folder, "--quiet", **LONGER))
+    assert done.code == 0, done.stderr
+    return fingerprint(folder)
+
+
+def test_promise_4_rank_0_alone_writes_and_speaks(trained, tmp_path):
+    folder, done = trained
+    assert done.code == 0, done.stderr
+    summary = json.loads((folder / "summary.json").read_text())
+    assert json.loads(done.stdout) == {"run": str(folder), **summary}
+    assert done.stderr.count("3 epochs on cpu with 2 ranks, seed 0") == 1
+    assert done.stderr.count("epoch   2") == 1
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
+    assert len((folder / "timing.jsonl").read_text().splitlines()) == 3
+    assert not list(folder.rglob(".*"))
+    assert json.loads((folder / "environment.json").read_text())["hardware"]["ranks"] == RANKS
+
+
+def test_two_ranks_report_what_one_does(trained, tmp_path):
+    done = command(*train(tmp_path / "run", "--quiet", **SETTINGS))
+    assert done.code == 0, done.stderr
+    lines = [
+        (folder / "metrics.jsonl").read_text().splitlines()
+        for folder in (trained[0], tmp_path / "run")
+    ]
+    for found, expected in zip(*(map(json.loads, own) for own in lines), strict=True):
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_batch_that_does_not_divide_is_said_once(tmp_path):
+    done = run_ranks(RANKS, *train(tmp_path / "run", training__batch_size=25))
+    assert done.code != 0
+    text = "pdecnn: batch_size=25 cannot be divided among 2 ranks"
+    assert done.stderr.count(text) == 1
+    assert done.stderr.count("pdecnn (rank") == 0
+    assert not (tmp_path / "run").exists()
+
+
+def test_going_on_with_another_number_of_ranks_is_said(tmp_path):
+    settings = {"training__time_limit_seconds": 1e-9, "training__epochs": 2}
+    config = small_config(**settings)
+    run = pdecnn.train(config, output=tmp_path / "run")
+    path = run.folder / "environment.json"
+    environment = json.loads(path.read_text())
+    environment["hardware"]["ranks"] = 2
+    path.write_text(json.dumps(environment))
+    listener = Recorder()
+    pdecnn.train(config, output=run.folder, resume=True, listener=listener)
+    assert (
+        f"{run.folder} began with 2 ranks and goes on with 1: its figures will agree to rounding, "
+        f"not to the bit"
+    ) in listener.notes
+
+
+def test_other_commands_refuse_torchrun(capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = call(capsys, monkeypatch, "recipes")
+    assert done.code == 2
+    assert done.stderr == (
+        "pdecnn: torchrun is for train and evaluate; run `pdecnn recipes` without it\n"
+    )
+
+
+@pytest.mark.slow
+def test_two_ranks_evaluate_as_one_does(trained):
+    folder, _ = trained
+    several = run_ranks(RANKS, "evaluate", folder, "--split", "train", "--json")
+    assert several.code == 0, several.stderr
+    assert several.stdout == command("evaluate", folder, "--split", "train", "--json").stdout
+
+
+def wait_for_epoch(process, folder, number):
+    """Until so many epochs are saved; the ranks' process ids."""
+    while process.poll() is None:
+        try:
+            if (folder / "timing.jsonl").read_text().count("\n") >= number:
+                break
+        except FileNotFoundError:
+            pass
+        time.sleep(0.01)
+    return workers(process)
+
+
+@pytest.mark.slow
+def test_promise_21_a_signal_to_one_rank_stops_all_with_a_checkpoint(whole, tmp_path):
+    folder = tmp_path / "run"
+    process = start_ranks(RANKS, *train(folder, **LONGER))
+    os.kill(wait_for_epoch(process, folder, 1)[1], signal.SIGTERM)
+    done = finish(process)
+    assert f"interrupted; go on with `pdecnn train --output {folder} --resume`" in done.stdout
+    assert done.stderr.count("pdecnn: interrupted by SIGTERM") == 1
+    assert "exitcode  : 143" in done.stderr  # torchrun tells of the first that ended
+    done = run_ranks(RANKS, "train", "--quiet", "--output", folder, "--resume")
+    assert done.code == 0, done.stderr
+    assert fingerprint(folder) == whole
+
+
+@pytest.mark.slow
+def test_promise_21_a_signal_to_torchrun_stops_all_with_a_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    process = start_ranks(RANKS, *train(folder, **LONGER))
+    wait_for_epoch(process, folder, 1)
+    process.send_signal(signal.SIGTERM)
+    done = finish(process)
+    assert f"interrupted; go on with `pdecnn train --output {folder} --resume`" in done.stdout
+    assert "-batch-" in (folder / "last").resolve().name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", range(3))
+def test_promise_22_a_killed_rank_is_restarted_to_the_same_bits(whole, tmp_path, trial):
+    folder, randomness = tmp_path / "run", random.Random(trial)
+    process = start_ranks(
+        RANKS, *train(folder, "--quiet", "--resume", **LONGER), restarts=2, static=trial % 2 == 0
+    )
+    ranks = wait_for_epoch(process, folder, randomness.randint(0, 3))
+    while not ranks and process.poll() is None:
+        ranks = workers(process)
+    time.sleep(randomness.uniform(0, 1))
+    os.kill(ranks[trial % RANKS], signal.SIGKILL)
+    done = finish(process)
+    assert done.code == 0, done.stderr
+    assert fingerprint(folder) == whole
+
+
+@pytest.mark.slow
+def test_promise_22_without_restarts_a_killed_rank_is_an_error_within_a_minute(tmp_path):
+    folder = tmp_path / "run"
+    process = start_ranks(RANKS, *train(folder, "--quiet", **LONGER))
+    ranks = wait_for_epoch(process, folder, 1)
+    os.kill(ranks[0], signal.SIGKILL)
+    begin = time.monotonic()
+    done = finish(process)
+    assert time.monotonic() - begin < 60
+    assert done.code != 0
+    assert "rank 1" in done.stderr
+    assert "--resume" in done.stderr

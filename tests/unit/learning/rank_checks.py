@@ -1,0 +1,196 @@
+"""What several ranks compute beside one, as a module that torchrun starts; figures as JSON.
+
+torchrun --standalone --nproc-per-node 2 -m tests.unit.learning.rank_checks FOLDER [CASE...]
+"""
+
+import json
+import sys
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic, sleep
+
+import torch
+import torch.distributed as dist
+
+from pdecnn.errors import ConfigError, DivergedError, RankError
+from pdecnn.learning import evaluate_network
+from pdecnn.learning.distributed import ALONE, Ranks, joined_ranks
+from tests.unit.learning.test_levels import LEVELS, first_level_network
+from tests.unit.learning.trainings import (
+    MODES,
+    Poisoned,
+    digits,
+    make_network,
+    make_trainer,
+    on_disk,
+    run,
+    scatter_weights_,
+    snapshot,
+)
+
+NUM_STEPS = 20
+# Layers of two channels would not do: training them is chaotic, so that a change of 1e-15 is one
+# of 0.1 after twenty steps, with one process too.
+CHANNELS = (8, 16, 16)
+SETTINGS = {"epochs": 7, "batch_size": 20, "learning_rates": (0.05,), "phases": (1,)}
+CASES = {
+    **{f"{dynamics} {mode}": (dynamics, {"backprop": mode}, {}) for dynamics, mode in MODES},
+    "batch norm in blocks": ("parabolic", {"normalization": "batch"}, {}),
+    "batch norm recomputed": (
+        "parabolic",
+        {"normalization": "batch", "backprop": "checkpointed"},
+        {},
+    ),
+    "everything": (
+        "hamiltonian",
+        {"backprop": "reversible"},
+        {
+            "accumulation": 5,
+            "average_decay": 0.9,
+            "clip_norm": 0.5,
+            "label_smoothing": 0.1,
+            "class_weights": tuple(1 + k / 10 for k in range(10)),
+        },
+    ),
+    "frozen opening": ("parabolic", {}, {"freeze": ("opening",)}),
+}
+
+
+def trained(dynamics, overrides, settings, ranks, *, disk=False, augmentation=None):
+    """A training after twenty steps in float64."""
+    network = make_network(dynamics, dtype=torch.float64, channels=CHANNELS, **overrides)
+    scatter_weights_(network, size=0.1)
+    sets = tuple(map(on_disk, digits())) if disk else digits()
+    trainer = make_trainer(
+        network, ranks=ranks, sets=sets, augmentation=augmentation, **(SETTINGS | settings)
+    )
+    for step in range(NUM_STEPS):
+        if step % trainer.steps_per_epoch == 0:
+            trainer.progress.epoch, trainer.progress.batch = step // trainer.steps_per_epoch, 0
+            trainer.begin_epoch()
+        trainer.step()
+        trainer.synchronize()
+    return trainer
+
+
+def compare(name, ranks):
+    """A hash of all that is trained and an evaluation; on rank 0 beside those of one process."""
+    dynamics, overrides, settings = CASES[name]
+    several = trained(dynamics, overrides, settings, ranks, disk=name == "everything")
+    state = snapshot(several)
+    bits = b"".join(tensor.numpy().tobytes() for tensor in state.values())
+    found = {
+        "sha256": sha256(bits).hexdigest(),
+        "evaluation": evaluation(several.evaluated, ranks),
+    }
+    if ranks.is_first:
+        one = trained(dynamics, overrides, settings, ALONE)
+        found["difference"] = difference(state, snapshot(one))
+        found["evaluation alone"] = evaluation(several.evaluated, ALONE)
+    return found
+
+
+def difference(found, expected):
+    assert found.keys() == expected.keys()
+    return max(float((found[k].double() - expected[k].double()).abs().max()) for k in expected)
+
+
+def evaluation(network, ranks):
+    found = evaluate_network(network, digits()[1], batch_size=7, ranks=ranks)
+    return [found.loss, found.to_dict(), found.confusion]
+
+
+def skip_one(ranks):
+    """An image of one rank is not a number: all skip the step and count it."""
+    several, one = (
+        trained("parabolic", {}, {"max_nonfinite_steps": 1}, who, augmentation=Poisoned(index=3))
+        for who in (ranks, ALONE)
+    )
+    counts = [trainer.progress.nonfinite_steps for trainer in (several, one)]
+    return [*counts, difference(snapshot(several), snapshot(one))]
+
+
+def in_levels(ranks):
+    """From 1 to 4 steps, every block switched by the drift guard; then a rank that comes anew."""
+    settings = {**LEVELS["time"], "reversal_tolerance": 1e-300, "learning_rates": (0.05,)}
+    settings |= {"phases": (1,)}
+
+    def fresh(who):
+        network = first_level_network(settings, backprop="reversible", channels=CHANNELS)
+        return make_trainer(network.double(), ranks=who, **settings)
+
+    several, one = fresh(ranks), fresh(ALONE)
+    reports = [[report._asdict() for report in run(trainer)] for trainer in (several, one)]
+    if not ranks.is_first:
+        several = fresh(ranks)
+    several.copy_from_first()
+    return {
+        "reports": reports,
+        "difference": difference(snapshot(several), snapshot(one)),
+        "modes": [block.backprop for block in several.network.blocks],
+    }
+
+
+def message(function, *kinds):
+    try:
+        function()
+    except kinds as error:
+        return [type(error).__name__, str(error), getattr(error, "told", None)]
+    return None
+
+
+def fail(text):
+    raise ConfigError(text)
+
+
+def agreements(ranks):
+    mine = ranks.rank
+    tensors = [torch.full((2,), float(mine)), torch.tensor(mine)]
+    ranks.copy_from_first_(tensors)
+    poisoned = Poisoned(index=3)
+    return {
+        "first": ranks.first(lambda: {"rank": mine, "text": "Gauß"}),
+        "largest": ranks.largest(mine * 7),
+        "copied": [tensor.tolist() for tensor in tensors],
+        "first fails": message(
+            lambda: ranks.first(lambda: fail("no such folder")), ConfigError, RankError
+        ),
+        "one fails": message(
+            lambda: ranks.together(lambda: fail("bad data") if mine == 1 else None),
+            ConfigError,
+            RankError,
+        ),
+        "both fail": message(lambda: ranks.together(lambda: fail("bad")), ConfigError, RankError),
+        "together": ranks.together(lambda: mine),
+        "diverged": message(
+            lambda: trained("parabolic", {}, {}, ranks, augmentation=poisoned), DivergedError
+        ),
+        "odd batch": message(lambda: make_trainer(ranks=ranks, batch_size=15), ConfigError),
+    }
+
+
+def silence(ranks):
+    """Rank 1 says nothing for a while: the other ends with an error in the time it is given."""
+    impatient = Ranks(ranks.rank, ranks.size, dist.new_group(timeout=timedelta(seconds=2)))
+    begin = monotonic()
+    if ranks.is_first:
+        return [*message(lambda: impatient.largest(0), RankError), monotonic() - begin]
+    sleep(4)
+    return None
+
+
+def main():
+    torch.set_num_threads(1)
+    folder, names = Path(sys.argv[1]), sys.argv[2:]
+    with joined_ranks(torch.device("cpu")) as ranks:
+        result = {"cases": {name: compare(name, ranks) for name in names}}
+        result["skipped"] = skip_one(ranks)
+        result["in levels"] = in_levels(ranks)
+        result["agreements"] = agreements(ranks)
+        result["silence"] = silence(ranks)
+        (folder / f"{ranks.rank}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Several ranks compute what one does, agree on everything, and never wait for ever."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from time import sleep
+
+import pytest
+import torch
+from torch.distributed import HashStore
+
+from pdecnn.errors import ConfigError
+from pdecnn.learning.distributed import ALONE, Ranks, agree_on_attempt, joined_ranks, num_ranks
+from tests.ranks import run_ranks
+from tests.unit.learning.rank_checks import CASES
+from tests.unit.learning.trainings import make_trainer
+
+QUICK = (
+    "parabolic stored",
+    "hamiltonian reversible",
+    "hamiltonian exact",
+    "batch norm recomputed",
+    "everything",
+)
+SLOW = tuple(name for name in CASES if name not in QUICK)
+
+
+def checked(folder, names):
+    done = run_ranks(2, folder, *names, module="tests.unit.learning.rank_checks", timeout=280)
+    assert done.code == 0, done.stdout + done.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    return checked(tmp_path_factory.mktemp("ranks"), QUICK)
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    return checked(tmp_path_factory.mktemp("ranks"), SLOW)
+
+
+def assert_as_alone(results, name):
+    first, second = (result["cases"][name] for result in results)
+    # Weights, velocities, averages, statistics and sums after 20 steps in float64.
+    assert first["difference"] <= 1e-7
+    assert first["sha256"] == second["sha256"]
+    assert first["evaluation"] == first["evaluation alone"] == second["evaluation"]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_two_ranks_train_and_evaluate_as_one_does(quick, name):
+    assert_as_alone(quick, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_two_ranks_train_and_evaluate_as_one_does_in_other_cases(slow, name):
+    assert_as_alone(slow, name)
+
+
+def test_all_ranks_skip_the_step_whose_batch_one_of_them_cannot_use(quick):
+    for result in quick:
+        several, one, difference = result["skipped"]
+        assert several == one == 1
+        assert difference <= 1e-7
+
+
+def test_ranks_go_through_levels_and_switch_blocks_together(quick):
+    first, second = (result["in levels"] for result in quick)
+    assert first["reports"][0] == second["reports"][0]
+    several, one = first["reports"]
+    assert [report["level"] for report in several] == [report["level"] for report in one]
+    assert several[-1]["checkpointed_blocks"] == len(first["modes"])
+    assert several[-1]["loss"] == pytest.approx(one[-1]["loss"], rel=1e-7)
+    for found in (first, second):
+        assert found["difference"] <= 1e-7
+        assert set(found["modes"]) == {"checkpointed"}
+
+
+def test_all_ranks_diverge_at_once(quick):
+    messages = [result["agreements"]["diverged"] for result in quick]
+    assert messages[0] == messages[1]
+    assert messages[0][0] == "DivergedError"
+
+
+def test_ranks_agree(quick):
+    first, second = (result["agreements"] for result in quick)
+    for found in (first, second):
+        assert found["first"] == {"rank": 0, "text": "Gauß"}
+        assert found["largest"] == 7
+        assert found["copied"] == [[0.0, 0.0], 0]
+    assert (first["together"], second["together"]) == (0, 1)
+
+
+def test_an_error_of_one_rank_is_one_of_all_and_said_once(quick):
+    first, second = (result["agreements"] for result in quick)
+    assert first["first fails"] == ["ConfigError", "no such folder", None]
+    assert second["first fails"] == ["RankError", "rank 0 failed: no such folder", True]
+    assert first["one fails"] == ["RankError", "rank 1: bad data", True]
+    assert second["one fails"] == ["ConfigError", "bad data", None]
+    assert first["both fail"] == ["ConfigError", "bad", None]
+    assert second["both fail"] == ["RankError", "rank 0: bad", True]
+
+
+def test_promise_4_waiting_for_another_rank_has_an_end(quick):
+    kind, text, told, seconds = quick[0]["silence"]
+    assert (kind, told) == ("RankError", False)
+    assert "does not answer (Timed out waiting 2000ms" in text
+    assert "--resume" in text
+    assert 2 <= seconds < 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "size", "text"),
+    [
+        ({"batch_size": 20}, 3, "batch_size=20 cannot be divided among 3 ranks"),
+        (
+            {"batch_size": 20, "accumulation": 5},
+            3,
+            "batch_size=20 in 5 parts cannot be divided among 3 ranks; set training.batch_size "
+            "to a multiple of 15",
+        ),
+    ],
+)
+def test_batches_that_do_not_divide_are_refused(settings, size, text):
+    with pytest.raises(ConfigError, match=text):
+        make_trainer(ranks=Ranks(0, size), **settings)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_the_shares_of_the_ranks_are_the_parts_of_the_batch(accumulation):
+    batches = torch.arange(60).view(3, 20)
+    shares = [
+        make_trainer(ranks=Ranks(rank, 5), accumulation=accumulation)._share(batches)
+        for rank in range(5)
+    ]
+    for part in range(accumulation):
+        together = torch.cat([share.chunk(accumulation, 1)[part] for share in shares], 1)
+        assert torch.equal(together, batches.chunk(accumulation, 1)[part])
+
+
+def test_a_process_that_torchrun_did_not_start_is_alone(monkeypatch):
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with joined_ranks(torch.device("cpu")) as ranks:
+        assert ranks is ALONE
+    assert ranks.is_first
+    assert ranks.together(lambda: 3) == ranks.first(lambda: 3) == ranks.largest(3) == 3
+
+
+def test_a_copied_network_belongs_to_the_same_ranks():
+    ranks = Ranks(0, 2, control=object())
+    trainer = make_trainer(ranks=ranks)
+    norm = deepcopy(trainer.network).opening.normalization
+    assert norm.sum_.__self__ is ranks
+    assert norm.weight is not trainer.network.opening.normalization.weight
+
+
+def test_half_an_environment_of_torchrun_is_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(ConfigError, match=r"MASTER_ADDR.*torchrun"):
+        num_ranks()
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(ConfigError, match="WORLD_SIZE must be a whole number"):
+        num_ranks()
+
+
+def meet(store, size, *, seconds=20.0, late=()):
+    """All ranks agree on an attempt, each in a thread; `late` ones come after the others."""
+
+    def come(rank):
+        sleep(0.3 if rank in late else 0)
+        return agree_on_attempt(store, rank, size, seconds)
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(come, range(size)))
+
+
+@pytest.mark.parametrize("late", [(), (0,), (1, 2)])
+def test_ranks_meet_apart_from_what_earlier_attempts_left(late):
+    store, names = HashStore(), set()
+    for _ in range(3):
+        found = meet(store, 3, late=late)
+        assert len(set(found)) == 1
+        names |= set(found)
+    assert len(names) == 3
+
+
+def test_promise_22_a_rank_that_never_comes_is_an_error():
+    with pytest.raises(RuntimeError, match="not all ranks have come"):
+        agree_on_attempt(HashStore(), 1, 2, 0.1)
+    with pytest.raises(RuntimeError, match="not all ranks have come"):
+        agree_on_attempt(HashStore(), 0, 2, 0.1)
