@@ -56,7 +56,7 @@ class Ranks:
         """The largest of the ranks' numbers."""
         if self.size == 1:
             return number
-        found = torch.tensor(number)
+        found = torch.tensor(int(number))
         with _answered():
             dist.all_reduce(found, dist.ReduceOp.MAX, group=self._control)
         return int(found)
