@@ -98,7 +98,8 @@ n GPUs is taken to last 2 (n - 1)/n b / bandwidth + 2 log2(n) latency, with assu
 latencies of {within} within a machine of {values["gpus_a_machine"]} GPUs,
 {between} between machines. A step has one message for the gradient, two for
 each batch norm, and {agreement} to agree on stopping; nothing is taken to hide behind computation.
-Every GPU has a batch of its own size, so that the global batch grows with their number.
+Every GPU has a batch of its own size, so that the global batch grows with their number. What
+batch norms over ranks compute beyond torch's own is not counted.
 
 With several ranks a step runs operator by operator, and the efficiency refers to such a step. One
 GPU alone replays a captured graph, which is many times faster for small batches: "x one captured"
