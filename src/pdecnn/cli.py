@@ -222,7 +222,7 @@ def coarsen(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Put a trained network on a coarser mesh or fewer steps, as a new run."""
+    """Make a run of a trained network with a coarser mesh or steps."""
     del debug
     from pdecnn.experiments.leveling import coarsen_run
 
@@ -254,7 +254,7 @@ def refine(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Put a trained network on a finer mesh or more steps, as a new run."""
+    """Make a run of a trained network with a finer mesh or steps."""
     del debug
     from pdecnn.experiments.leveling import refine_run
 

@@ -76,6 +76,8 @@ def test_metrics_hold_nothing_that_depends_on_the_clock(undisturbed):
             "overflow_steps",
             "reversal_error",
             "checkpointed_blocks",
+            "level",
+            "work",
         ]
         assert entry["epoch"] == epoch
         parts = entry["data_loss"] + entry["smoothness"] + entry["decay"]

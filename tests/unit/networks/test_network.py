@@ -336,6 +336,8 @@ REACHED = {
         lambda n: the_one(p.dimension for p in n.modules() if isinstance(p, pdecnn.Convolution)),
     ),
     "share_weights": (True, lambda n: the_one(len(b.layers) == 1 for b in n.blocks)),
+    # It changes no number of the network, but what its stencils mean and the box around them.
+    "mesh_size": (0.5, lambda n: n.config.mesh_size),
 }
 
 
