@@ -169,8 +169,8 @@ def checked_images(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     if not bool(((pixels >= 0) & (pixels <= 1)).all()):
         raise DataError(
             f"pixels must be in [0, 1], where epsilon has its meaning; found "
-            f"{float(pixels.min()):.4g} to {float(pixels.max()):.4g}: pass images before "
-            f"standardisation"
+            f"{float(pixels.min()):.4g} to {float(pixels.max()):.4g}: scale the data into "
+            f"[0, 1], or pass images before standardisation"
         )
     return pixels, labels.to(pixels.device).long()
 

@@ -116,9 +116,10 @@ def _coefficients(blocks: Sequence[BlockDiagnosis]) -> Iterable[tuple[Any, ...]]
 
 
 def _latex(found: Diagnosis) -> str:
+    domain = {1: "interval", 2: "square", 3: "cube"}[len(found.blocks[0].size)]
     lines = [
-        f"% The PDEs learned by {found.recipe} on the unit square: for \\input in a document with",
-        "% amsmath. Terms whose part of the stencil is below "
+        f"% The PDEs learned by {found.recipe} on the unit {domain}: for \\input in a document",
+        "% with amsmath. Terms whose part of the stencil is below "
         f"{LATEX_THRESHOLD:g} times the largest of",
         "% their operator are left out; all of them are in coefficients.csv.",
     ]

@@ -5,10 +5,12 @@ import io
 import json
 import re
 from dataclasses import replace
+from itertools import combinations
 from math import inf
 
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
 from rich.console import Console
@@ -259,7 +261,13 @@ def test_signals_and_volumes_have_pictures_too(dimension, terms):
     blocks = diagnose_network(network, images, num_iterations=1)
     with journal_style():
         figure = draw_pde(blocks)
-    assert len(figure.findobj(AxesImage)) == terms
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        figure.draw(renderer)
+    pictures = figure.findobj(AxesImage)
+    assert len(pictures) == terms
+    titles = [picture.axes.title.get_window_extent(renderer) for picture in pictures]
+    assert not any(one.overlaps(other) for one, other in combinations(titles, 2))
+    assert all(picture.get_window_extent(renderer).height >= 12 for picture in pictures)
 
 
 def test_an_attack_is_shown_and_written(tmp_path):
