@@ -130,8 +130,8 @@ def test_the_spectra_are_all_eigenvalues(waves, written):
 
 def test_the_coefficients_are_all_of_them(waves, written):
     rows = read_rows(written[2])
-    # Two blocks of two steps with two operators from 2 to 2 channels: 9 terms, and a source.
-    assert len(rows) == 2 * 2 * 2 * (2 * 2 * 9 + 2)
+    # Two blocks of two steps, two operators from 2 to 2 channels: 9 terms, a scale and a source.
+    assert len(rows) == 2 * 2 * 2 * (2 * 2 * 9 + 2 * 2)
     operator = waves.blocks[0].coefficients.steps[1][0]
     place = next(k for k, term in enumerate(operator.terms) if term == (2, 0))
     (found,) = [
@@ -145,6 +145,8 @@ def test_the_coefficients_are_all_of_them(waves, written):
     assert found["kind"] == "diffusion"
     sources = [float(row["coefficient"]) for row in rows if row["kind"] == "source"]
     assert sources[:2] == operator.source.tolist()
+    scales = [float(row["coefficient"]) for row in rows if row["kind"] == "scale"]
+    assert scales[:2] == operator.scale.tolist()
 
 
 def test_the_latex_has_an_equation_for_each_step(written):
