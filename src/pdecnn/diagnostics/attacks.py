@@ -94,7 +94,12 @@ def _loss_gradient(scores: Classifier, pixels: Tensor, labels: Tensor) -> Tensor
 
 def _ascent(gradient: Tensor, norm: str) -> Tensor:
     """The unit step that increases the loss most; 0 where the gradient vanishes."""
-    return gradient.sign() if norm == "linf" else gradient / _lengths(gradient)
+    if norm == "linf":
+        return gradient.sign()
+    # The squares of a sure classifier's gradients, 1e-22 and less, are no numbers of float32.
+    largest = gradient.flatten(1).abs().amax(1).clamp(min=torch.finfo(gradient.dtype).tiny)
+    scaled = gradient / largest.view(-1, *(1,) * (gradient.dim() - 1))
+    return scaled / _lengths(scaled)
 
 
 def _project(offset: Tensor, epsilon: float, norm: str) -> Tensor:

@@ -46,6 +46,9 @@ class OperatorCoefficients:
     """h of each axis, x last: 1/n at n pixels."""
     source: Tensor | None
     """The bias after K, (out_channels); None if there is none."""
+    scale: Tensor | None
+    """The diagonal of S, which K (or its normalisation) is multiplied by before the bias; None:
+    there is none."""
 
     @property
     def dimension(self) -> int:
@@ -139,7 +142,8 @@ def operator_coefficients(
                 part.stencil.detach().double(), mesh_size, dimension=layer.dimension
             ),
             mesh_size=mesh_size,
-            source=_bias(layer) if part is layer.convolution else None,
+            source=_affine(layer, ("bias",)) if part is layer.convolution else None,
+            scale=_affine(layer, ("scale", "weight")) if part is layer.convolution else None,
         )
         for name, part in layer.named_children()
         if isinstance(part, Convolution)
@@ -155,14 +159,14 @@ def _step_operators(layers: Layers, size: Sequence[int]) -> tuple[OperatorCoeffi
     return tuple(operator for layer in layers for operator in operator_coefficients(layer, size))
 
 
-def _bias(layer: AbstractLayer) -> Tensor | None:
-    """The bias of the normalisation, or of its affine part."""
-    biases = [
+def _affine(layer: AbstractLayer, names: Sequence[str]) -> Tensor | None:
+    """The weights of one of these names in the normalisation, or in its affine part."""
+    found = [
         weight.detach().double()
         for name, weight in layer.normalization.named_parameters()
-        if name.split(".")[-1] == "bias"
+        if name.split(".")[-1] in names
     ]
-    return biases[0] if biases else None
+    return found[0] if found else None
 
 
 def _parts(operators: tuple[OperatorCoefficients, ...], kind: str) -> Tensor:

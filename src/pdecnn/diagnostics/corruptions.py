@@ -14,6 +14,7 @@ from pdecnn.checks import check_count, check_number
 from pdecnn.diagnostics.attacks import Classifier
 from pdecnn.diagnostics.robustness import (
     checked_images,
+    device_of,
     in_batches,
     is_right,
     scores_of_pixels,
@@ -135,6 +136,7 @@ def accuracy_under(
     check_count("batch_size", batch_size)
     pixels, labels = checked_images(images, labels)
     worse = corruption(pixels)
+    batches = in_batches(worse, labels, batch_size, device=device_of(classifier))
     with scores_of_pixels(classifier, preprocess) as scores:
-        right = [is_right(scores, *batch) for batch in in_batches(worse, labels, batch_size)]
+        right = [is_right(scores, *batch) for batch in batches]
     return float(torch.cat(right).cpu().double().mean())

@@ -152,6 +152,9 @@ def _worst(
     ratios = [start.new_ones(())]
     direction = first
     for reached in depths[1:]:
+        # What was worst before may be a singular vector still, but no longer the first one: the
+        # iteration would never leave it.
+        direction = _unit(direction + first)
 
         def end(values: Tensor, reached: int = reached) -> Tensor:
             return path(values, reached)[-1]

@@ -77,12 +77,12 @@ def is_monotone(layer: nn.Module) -> bool:
 
 
 def is_linear(layer: nn.Module) -> bool:
-    """Whether F is affine in the features: one slope everywhere and no normalisation."""
+    """Whether F is affine in the features: one slope, not 0, everywhere and no normalisation."""
     if not isinstance(layer, AbstractLayer) or type(layer) not in LAYERS.values():
         return False
     slopes = layer.activation.slope_range
     plain = isinstance(layer.normalization, nn.Identity | ChannelAffine)
-    return plain and slopes is not None and slopes[0] == slopes[1]
+    return plain and slopes is not None and slopes[0] == slopes[1] != 0
 
 
 def scaled_norm(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from pdecnn.checks import check_count, check_number
 from pdecnn.diagnostics.coefficients import OperatorCoefficients, operator_coefficients
@@ -37,7 +37,7 @@ def pde_latex(
         assert isinstance(layer, AbstractLayer)
         for operator in operator_coefficients(layer, size):
             letter = _letter(layer, operator.name, index, len(layers))
-            lines.extend(_operator_lines(operator, letter, digits, threshold))
+            lines.extend(_operator_lines(operator, letter, index, digits, threshold))
     body = " \\\\\n".join(lines)
     return f"\\begin{{aligned}}\n{body}\n\\end{{aligned}}"
 
@@ -90,14 +90,15 @@ def _has_bias(layer: AbstractLayer) -> bool:
 
 
 def _letter(layer: AbstractLayer, name: str, index: int, num_layers: int) -> str:
-    """K where there is one, K_1 and K_2 where there are two."""
+    """K where there is one, K_1 and K_2 where there are two, K_{12} the second of layer 1."""
     if isinstance(layer, ResidualLayer):
-        return "K_1" if name == "convolution" else "K_2"
+        place = 1 if name == "convolution" else 2
+        return f"K_{{{index}{place}}}" if num_layers > 1 else f"K_{place}"
     return f"K_{index}" if num_layers > 1 else "K"
 
 
 def _operator_lines(
-    operator: OperatorCoefficients, letter: str, digits: int, threshold: float
+    operator: OperatorCoefficients, letter: str, index: int, digits: int, threshold: float
 ) -> list[str]:
     smallest = threshold * float(operator.contributions.max())
     lines = []
@@ -109,11 +110,15 @@ def _operator_lines(
                 entries.append(rf"\left({polynomial}\right) U_{{{column + 1}}}")
         right = " + ".join(entries) or "0"
         lines.append(rf"({letter} U)_{{{row + 1}}} &= {right}")
+    if operator.scale is not None:
+        lines.append(rf"S_{{{index}}} &= \mathrm{{diag}}({_numbers(operator.scale, digits)})")
     if operator.source is not None:
-        index = letter[2:] or "1"
-        values = ", ".join(_number(value, digits) for value in operator.source.tolist())
-        lines.append(rf"b_{{{index}}} &= \left({values}\right)^\top")
+        lines.append(rf"b_{{{index}}} &= \left({_numbers(operator.source, digits)}\right)^\top")
     return lines
+
+
+def _numbers(values: Tensor, digits: int) -> str:
+    return ", ".join(_number(value, digits) for value in values.tolist())
 
 
 def _polynomial(

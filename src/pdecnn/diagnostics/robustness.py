@@ -71,7 +71,7 @@ def measure_robustness(
     pixels, labels = checked_images(images, labels)
     results = []
     with scores_of_pixels(classifier, preprocess) as scores:
-        batches = list(in_batches(pixels, labels, batch_size))
+        batches = list(in_batches(pixels, labels, batch_size, device=device_of(classifier)))
         clean = torch.cat([is_right(scores, *batch) for batch in batches])
         for norm in norms:
             for epsilon in epsilons:
@@ -169,16 +169,25 @@ def checked_images(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     if not bool(((pixels >= 0) & (pixels <= 1)).all()):
         raise DataError(
             f"pixels must be in [0, 1], where epsilon has its meaning; found "
-            f"{float(pixels.min()):.4g} to {float(pixels.max()):.4g}: pass images before "
-            f"standardisation"
+            f"{float(pixels.min()):.4g} to {float(pixels.max()):.4g}: scale the data into "
+            f"[0, 1], or pass images before standardisation"
         )
     return pixels, labels.to(pixels.device).long()
 
 
-def in_batches(pixels: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and labels in batches of at most that size."""
+def in_batches(
+    pixels: Tensor, labels: Tensor, size: int, *, device: torch.device | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Images and labels in batches of at most that size, on `device` if there is one."""
     for begin in range(0, len(pixels), size):
-        yield pixels[begin : begin + size], labels[begin : begin + size]
+        end = begin + size
+        yield pixels[begin:end].to(device), labels[begin:end].to(device)
+
+
+def device_of(classifier: nn.Module) -> torch.device | None:
+    """Where its weights are; None: it has none."""
+    weight = next(classifier.parameters(), None)
+    return None if weight is None else weight.device
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def _spectra(blocks: Sequence[BlockDiagnosis]) -> Iterable[tuple[Any, ...]]:
 
 
 def _coefficients(blocks: Sequence[BlockDiagnosis]) -> Iterable[tuple[Any, ...]]:
-    """Every coefficient of every derivative, and the bias as a source."""
+    """Every coefficient of every derivative, then the scale and the bias, as a source."""
     for index, block in enumerate(blocks):
         for step, operators in enumerate(block.coefficients.steps):
             for place, operator in enumerate(operators):
@@ -110,15 +110,17 @@ def _coefficients(blocks: Sequence[BlockDiagnosis]) -> Iterable[tuple[Any, ...]]
                         for term, value in zip(operator.terms, entries, strict=True):
                             name = derivative_name(term)
                             yield *key, output, source, name, kind_name(term), repr(value)
-                if operator.source is not None:
-                    for output, value in enumerate(operator.source.tolist()):
-                        yield *key, output, "", "", "source", repr(value)
+                for kind in ("scale", "source"):
+                    weights = getattr(operator, kind)
+                    for output, value in enumerate([] if weights is None else weights.tolist()):
+                        yield *key, output, "", "", kind, repr(value)
 
 
 def _latex(found: Diagnosis) -> str:
+    domain = {1: "interval", 2: "square", 3: "cube"}[len(found.blocks[0].size)]
     lines = [
-        f"% The PDEs learned by {found.recipe} on the unit square: for \\input in a document with",
-        "% amsmath. Terms whose part of the stencil is below "
+        f"% The PDEs learned by {found.recipe} on the unit {domain}: for \\input in a document",
+        "% with amsmath. Terms whose part of the stencil is below "
         f"{LATEX_THRESHOLD:g} times the largest of",
         "% their operator are left out; all of them are in coefficients.csv.",
     ]

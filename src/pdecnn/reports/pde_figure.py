@@ -18,14 +18,20 @@ from pdecnn.reports.style import LIGHT_GREY, SMALL, WIDTH
 _COLOURS = dict(zip(KINDS, ("#004F8C", "#5BA3D0", "#E8850C", "#F7C98B", "#8C8C8C"), strict=True))
 _MARKERS = "os^Dv<>ph*"
 _MOST_BARS = 24
+_MOST_STENCILS = 9
+"""In a row; 3D has 27."""
 
 
 def draw_pde(blocks: Sequence[BlockDiagnosis]) -> Figure:
     """Above what each coefficient multiplies, below how large it is and each kind's share."""
     terms = pde_terms(len(blocks[0].size))
-    figure = Figure(figsize=(WIDTH, 4.6), layout="constrained")
-    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(1.0, 3.2))[:, 0]
-    _draw_basis(above.subplots(1, len(terms), squeeze=False)[0], terms)
+    rows = -(-len(terms) // _MOST_STENCILS)
+    # Flat stencils, a line of pixels or three slices side by side, need less height than squares.
+    height = 1.1 if rows == 1 else 0.6 * rows
+    figure = Figure(figsize=(WIDTH, 3.5 + height), layout="constrained")
+    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=(height, 3.5))[:, 0]
+    panels = above.subplots(rows, len(terms) // rows, squeeze=False).flatten()
+    _draw_basis(panels, terms)
     spectrum, shares = below.subplots(1, 2)
     _draw_spectrum(spectrum, blocks, terms)
     _draw_shares(shares, blocks)
@@ -75,7 +81,7 @@ def _draw_spectrum(
     for index, found in enumerate(blocks):
         operators = [operator for step in found.coefficients.steps for operator in step]
         squares = torch.stack([op.contributions.square().mean((0, 1)) for op in operators])
-        sizes = squares.mean(0).sqrt().numpy()
+        sizes = squares.mean(0).sqrt().cpu().numpy()
         axes.plot(
             range(len(terms)),
             sizes,
@@ -86,7 +92,8 @@ def _draw_spectrum(
     axes.set_xticks(
         range(len(terms)),
         [_derivative_text(term) for term in terms],
-        rotation=60 if len(terms) > 3 else 0,
+        rotation={3: 0, 9: 60}.get(len(terms), 90),
+        fontsize=None if len(terms) <= _MOST_STENCILS else SMALL - 1,
     )
     # Room for the legend, one line a block.
     axes.set_ylim(0, (1.1 + 0.08 * len(blocks)) * axes.dataLim.intervaly[1] or 1.0)

@@ -145,6 +145,21 @@ def test_the_bias_is_a_source(normalization, affine, has_source):
         torch.testing.assert_close(found.source, biases[0].detach().double())
 
 
+@pytest.mark.parametrize(
+    ("normalization", "affine", "name"),
+    [("tv", True, "scale"), ("none", True, "scale"), ("batch", True, "weight"), ("tv", False, "")],
+)
+def test_the_scale_belongs_to_the_operator(normalization, affine, name):
+    layer = SymmetricLayer(3, normalization=normalization, affine=affine)
+    randomize_(layer, 0)
+    (found,) = operator_coefficients(layer, (4, 4))
+    assert (found.scale is not None) == bool(name)
+    if found.scale is not None:
+        named = dict(layer.normalization.named_parameters())
+        (scale,) = [weight for key, weight in named.items() if key.endswith(name)]
+        torch.testing.assert_close(found.scale, scale.detach().double())
+
+
 def test_a_residual_layer_has_two_operators_and_one_source():
     first, second = operator_coefficients(ResidualLayer(3), (4, 4))
     assert (first.name, second.name) == ("convolution", "output_convolution")
@@ -204,7 +219,8 @@ def test_waves_in_latex():
     assert r"\mathcal{N}_{\mathrm{tv}}(K_1 Z)" in text
     assert r"\sigma = \max(0, \cdot)" in text
     assert r"(K_2 U)_{2} &= " in text
-    assert text.count("b_{1} &= ") == text.count("b_{2} &= ") == 1
+    for letter in "Sb":
+        assert text.count(f"{letter}_{{1}} &= ") == text.count(f"{letter}_{{2}} &= ") == 1
     assert r"\partial_t^2 Y &= -K^\top" in pde_latex(make_block("leapfrog"), (5, 4))
 
 
@@ -214,6 +230,14 @@ def test_a_residual_network_in_latex():
     assert r"\partial_t Y &= K_2 \sigma\left(K_1 Y\right), \quad \sigma = \tanh" in text
     assert r"(K_1 U)_{4} &= " in text
     assert r"(K_2 U)_{4} &= " in text
+
+
+def test_the_operators_of_two_residual_layers_have_names_of_their_own():
+    text = pde_latex(make_block("verlet", layer_class=ResidualLayer), (5, 4))
+    for letter in ("K_{11}", "K_{12}", "K_{21}", "K_{22}"):
+        assert text.count(f"({letter} U)_{{1}} &= ") == 1
+    assert r"\partial_t Z &= -K_{22} \sigma\left(S_{2} \mathcal{N}_{\mathrm{tv}}(K_{21} Y)" in text
+    assert text.count("b_{1} &= ") == text.count("b_{2} &= ") == 1
 
 
 @every_integrator

@@ -21,7 +21,7 @@ from pdecnn.diagnostics import (
     scores_of_pixels,
 )
 from pdecnn.diagnostics.attacks import pgd_iterates
-from pdecnn.diagnostics.robustness import is_right, resists
+from pdecnn.diagnostics.robustness import device_of, in_batches, is_right, resists
 from pdecnn.errors import ConfigError, DataError
 from tests.unit.learning.trainings import DYNAMICS, make_network
 
@@ -187,6 +187,20 @@ def test_attacks_stay_in_the_ball_and_in_the_box(norm):
         assert float(attacked.max()) <= 1
 
 
+@pytest.mark.parametrize("slope", [1e-22, 1e-24, 1e-30])
+def test_l2_steps_have_their_length_where_squares_of_gradients_underflow(slope):
+    """A sure classifier: in float32 the norm of its gradient is not to be had by squares."""
+    pixels, labels = torch.full((2, 1, 4, 4), 0.5), torch.zeros(2, dtype=torch.long)
+
+    def scores(images):
+        value = slope * images.flatten(1).sum(1, keepdim=True)
+        return torch.cat([-value, value], dim=1)
+
+    attacked = fgsm(scores, pixels, labels, epsilon=0.2, norm="l2")
+    lengths = (attacked - pixels).flatten(1).norm(dim=1)
+    assert lengths.tolist() == pytest.approx([0.2, 0.2], rel=1e-5)
+
+
 def test_an_image_counts_only_if_every_iterate_is_right():
     """A classifier that is wrong only in between: the last iterate alone would look robust."""
     images = torch.full((1, 1, 1, 1), 0.2, dtype=torch.float64)
@@ -290,6 +304,33 @@ def test_batches_do_not_change_fast_gradients():
     options = {"epsilons": [0.1], "attacks": ["fgsm"]}
     whole = measure_robustness(trained_network(), images, labels, **options)
     assert measure_robustness(trained_network(), images, labels, batch_size=2, **options) == whole
+
+
+def test_images_go_to_where_the_classifier_is():
+    classifier = Linear().to("meta")
+    assert device_of(classifier) == torch.device("meta")
+    assert device_of(nn.Identity()) is None
+    for batch in in_batches(*linear_images(), 2, device=device_of(classifier)):
+        assert all(part.is_meta for part in batch)
+
+
+@pytest.mark.gpu
+@both_norms
+def test_a_network_on_a_gpu_is_attacked_with_images_of_the_cpu(norm):
+    images, labels = test_images(50)
+    reports = [
+        measure_robustness(
+            deepcopy(trained_network()).to(device), images, labels, epsilons=[0.1], norms=[norm]
+        )
+        for device in ("cpu", "cuda")
+    ]
+    assert reports[0].clean_accuracy == pytest.approx(reports[1].clean_accuracy, abs=0.05)
+    for one, other in zip(reports[0].results, reports[1].results, strict=True):
+        assert one.accuracy == pytest.approx(other.accuracy, abs=0.1)
+    worse = accuracy_under(
+        lambda pixels: pixels, deepcopy(trained_network()).cuda(), images, labels
+    )
+    assert worse == reports[1].clean_accuracy
 
 
 def test_wrong_images_and_settings_are_refused():

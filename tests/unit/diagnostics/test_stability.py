@@ -5,6 +5,7 @@ import torch
 
 from pdecnn.diagnostics import block_stability, network_stability, spectrum, system_jacobian
 from pdecnn.diagnostics.verdict import VERDICTS
+from pdecnn.pde import Activation
 from tests.blocks import (
     every_integrator,
     every_reversible,
@@ -154,6 +155,16 @@ def test_linear_waves_with_a_null_vector_are_measured(integrator):
     found = linear_waves(integrator, [SINGULAR] * integrator.layers_per_step, 0.5)
     assert found.verdict.name == "measured"
     assert found.verdict.failing == ("every K is injective",)
+
+
+@every_reversible
+def test_waves_that_nothing_drives_back_are_not_bounded(integrator):
+    """Where sigma is constant, y'' does not depend on y: velocities never change."""
+    flat = Activation(name="flat", function=lambda x: 0 * x, slope_range=(0.0, 0.0))
+    width = integrator.layers_per_step
+    layers = [equations.make_layer([[1.0]], activation=flat) for _ in range(width)]
+    block = equations.make_block(integrator, layers, step_size=0.1, num_steps=3)
+    assert verdict_of(block, ONE.expand(1, width, 1)).name == "measured"
 
 
 def test_linear_waves_whose_weights_change_are_measured():

@@ -5,10 +5,12 @@ import io
 import json
 import re
 from dataclasses import replace
+from itertools import combinations
 from math import inf
 
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import AxesImage
 from matplotlib.text import Text
 from rich.console import Console
@@ -128,8 +130,8 @@ def test_the_spectra_are_all_eigenvalues(waves, written):
 
 def test_the_coefficients_are_all_of_them(waves, written):
     rows = read_rows(written[2])
-    # Two blocks of two steps with two operators from 2 to 2 channels: 9 terms, and a source.
-    assert len(rows) == 2 * 2 * 2 * (2 * 2 * 9 + 2)
+    # Two blocks of two steps, two operators from 2 to 2 channels: 9 terms, a scale and a source.
+    assert len(rows) == 2 * 2 * 2 * (2 * 2 * 9 + 2 * 2)
     operator = waves.blocks[0].coefficients.steps[1][0]
     place = next(k for k, term in enumerate(operator.terms) if term == (2, 0))
     (found,) = [
@@ -143,6 +145,8 @@ def test_the_coefficients_are_all_of_them(waves, written):
     assert found["kind"] == "diffusion"
     sources = [float(row["coefficient"]) for row in rows if row["kind"] == "source"]
     assert sources[:2] == operator.source.tolist()
+    scales = [float(row["coefficient"]) for row in rows if row["kind"] == "scale"]
+    assert scales[:2] == operator.scale.tolist()
 
 
 def test_the_latex_has_an_equation_for_each_step(written):
@@ -259,7 +263,13 @@ def test_signals_and_volumes_have_pictures_too(dimension, terms):
     blocks = diagnose_network(network, images, num_iterations=1)
     with journal_style():
         figure = draw_pde(blocks)
-    assert len(figure.findobj(AxesImage)) == terms
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        figure.draw(renderer)
+    pictures = figure.findobj(AxesImage)
+    assert len(pictures) == terms
+    titles = [picture.axes.title.get_window_extent(renderer) for picture in pictures]
+    assert not any(one.overlaps(other) for one, other in combinations(titles, 2))
+    assert all(picture.get_window_extent(renderer).height >= 12 for picture in pictures)
 
 
 def test_an_attack_is_shown_and_written(tmp_path):
