@@ -24,6 +24,10 @@ class DivergedError(RuntimeError):
     """A number left the range in which the computation means anything."""
 
 
+class ExportError(RuntimeError):
+    """A network cannot be exported, or its exported form does not compute what it does."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: what was found and the nearest one, or all there are."""
     text, names = str(name), sorted(known)
