@@ -155,7 +155,7 @@ def _trace(network: Network, dtype: torch.dtype) -> ExportedProgram:
 
 
 def _write_onnx(program: ExportedProgram, path: Path, network: Network) -> None:
-    import onnx_ir as ir
+    from onnxscript import ir
 
     result = torch.onnx.export(
         program, input_names=["pixels"], output_names=["scores"], dynamo=True, verbose=False
