@@ -17,6 +17,7 @@ from pdecnn.errors import (
     ConfigError,
     DataError,
     DivergedError,
+    ExportError,
     RankError,
 )
 from pdecnn.experiments.signals import Interrupted
@@ -27,6 +28,7 @@ EXIT_CODES: dict[type[Exception], int] = {
     DivergedError: 4,
     CheckpointError: 5,
     RankError: 6,
+    ExportError: 7,
 }
 FAILED_RUNS = 1
 # What several processes do together; anything else each would do for itself.
@@ -446,6 +448,46 @@ def attack(
         _print_json(found.to_dict())
     else:
         print_attack(found, files)
+
+
+@app.command()
+def export(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|FOLDER", help="A run directory or a saved network.")
+    ],
+    onnx: Annotated[
+        Path | None, typer.Option("--onnx", metavar="FILE", help="Write ONNX, FILE.onnx.")
+    ] = None,
+    torch_export: Annotated[
+        Path | None,
+        typer.Option("--torch-export", metavar="FILE", help="Write torch.export's FILE.pt2."),
+    ] = None,
+    pixels: Annotated[
+        str | None,
+        typer.Option(
+            "--pixels", help="What it takes: uint8 (for images if none), or float32 in [0, 1]."
+        ),
+    ] = None,
+    weights: WeightsOption = "best",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a network with its preprocessing as one file, compared with torch."""
+    del debug
+    from pdecnn.experiments.export import export_run
+
+    files = {"onnx": onnx, "torch-export": torch_export}
+    given = [(kind, file) for kind, file in files.items() if file is not None]
+    if len(given) != 1:
+        raise ConfigError("pass one of --onnx FILE and --torch-export FILE")
+    (kind, file) = given[0]
+    exported = export_run(source, file, kind=kind, weights=weights, pixels=pixels)
+    if as_json:
+        _print_json(exported)
+        return
+    from pdecnn.reports.console import print_export
+
+    print_export(exported)
 
 
 @app.command()

@@ -35,6 +35,10 @@ class RankError(RuntimeError):
         self.told = told
 
 
+class ExportError(RuntimeError):
+    """A network cannot be exported, or its exported form does not compute what it does."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: what was found and the nearest one, or all there are."""
     text, names = str(name), sorted(known)

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 import pdecnn
 from pdecnn import cli
-from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
+from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError, ExportError
 from pdecnn.experiments import tensorboard
 from pdecnn.experiments.signals import Interrupted
 from pdecnn.learning.step import TrainingStep
@@ -338,6 +338,7 @@ def test_a_misspelt_command_or_flag_is_a_usage_error(run_command):
         (DataError("a\nb"), 3),
         (DivergedError("a\nb"), 4),
         (CheckpointError("a\nb"), 5),
+        (ExportError("a\nb"), 7),
     ],
 )
 def test_errors_become_one_line_and_an_exit_code(run_command, monkeypatch, error, code):

@@ -195,6 +195,23 @@ def print_level(run: Run, figures: dict[str, Any] | None) -> None:
     console.print(table)
 
 
+def print_export(exported: dict[str, Any]) -> None:
+    """What an exported file takes and gives, and how near to torch it is."""
+    batch, channels, *axes = exported["input_axes"]
+    cell = exported["multiple_of"]
+    multiples = "" if cell == 1 else f" and a multiple of {cell}"
+    print(f"{exported['file']}: written and compared with torch")
+    print(
+        f"  takes   {exported['pixels']} pixels ({batch}, {channels}, {', '.join(axes)}); "
+        f"{' and '.join(axes)} at least {exported['smallest_size']}{multiples}"
+    )
+    print(f"  gives   scores ({batch}, {len(exported['class_names'])})")
+    print(
+        f"  differs by at most {exported['largest_relative_difference']:.1e} of the largest score "
+        f"on {len(exported['compared_shapes'])} batches of random images"
+    )
+
+
 def print_models(counts: dict[str, int]) -> None:
     """A table of all networks."""
     table = Table("model", "weights", box=None, pad_edge=False)
