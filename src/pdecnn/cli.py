@@ -472,7 +472,7 @@ def export(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write a network with its preprocessing as one file, compared with torch."""
+    """Write a network as one ONNX or torch.export file, and check it."""
     del debug
     from pdecnn.experiments.export import export_run
 

@@ -142,7 +142,7 @@ def test_promise_29_a_mismatch_deletes_the_file(tmp_path, capsys, monkeypatch):
         PixelNetwork, "forward", lambda self, pixels: 1.0001 * forward(self, pixels)
     )
     done = call(capsys, monkeypatch, "export", tmp_path / "net", "--torch-export", file)
-    assert done.code == 6
+    assert done.code == 7
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "net.pt2: not written" in done.stderr
