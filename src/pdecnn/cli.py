@@ -453,7 +453,7 @@ def export(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write a network and its preprocessing as one ONNX or torch file."""
+    """Write a network with its preprocessing as one file."""
     del debug
     from pdecnn.experiments.export import export_run
 
