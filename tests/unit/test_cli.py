@@ -289,6 +289,22 @@ def test_predict_prints_json(run_command, trained, digit_files):
     assert sum(entry["probability"] for entry in entries) == pytest.approx(1, abs=1e-5)
 
 
+# ------------------------------------------------------------------ export
+
+
+def test_export_of_a_run_prints_json(run_command, trained, tmp_path):
+    file = tmp_path / "digits.pt2"
+    options = ("--torch-export", file, "--weights", "last", "--pixels", "float32", "--json")
+    done = run_command("export", trained.folder, *options)
+    assert done.code == 0, done.stderr
+    exported = json.loads(done.stdout)
+    assert exported["file"] == str(file)
+    assert exported["pixels"] == "float32"
+    assert exported["resized_to"] == [8, 8]
+    assert exported["class_names"] == list(map(str, range(10)))
+    assert file.is_file()
+
+
 # ------------------------------------------------------------------ lists and help
 
 
@@ -307,7 +323,7 @@ def test_version_and_help(run_command):
     assert run_command("--version").stdout == f"pdecnn {pdecnn.__version__}\n"
     done = run_command("--help")
     assert done.code == 0
-    commands = "train evaluate predict reproduce diagnose attack recipes models"
+    commands = "train evaluate predict reproduce diagnose attack export recipes models"
     for name in commands.split():
         assert name in done.stdout
         assert run_command(name, "--help").code == 0

@@ -58,9 +58,9 @@ def export_run(
     _check_network(network, kind)
     if pixels is None:
         pixels = "uint8" if network.config.dimension == 2 else "float32"
-    program = _trace(network, PIXELS[pixels])
     temporary = _temporary_beside(file)
     try:
+        program = _trace(network, PIXELS[pixels])
         write, read = _WRITERS[kind], _READERS[kind]
         with _quiet_torch(), _named_failure(kind):
             write(program, temporary, network)
@@ -79,6 +79,7 @@ def export_run(
         "input_axes": ["batch", network.config.in_channels, *_axes(network)],
         "smallest_size": _smallest_size(network),
         "multiple_of": _cell(network),
+        "resized_to": network.preprocessing.to_dict()["size"],
         "class_names": _class_names(network),
         "largest_relative_difference": difference,
         "compared_shapes": [list(shape) for shape in shapes],
@@ -232,9 +233,13 @@ def _random_shapes(network: Network, generator: torch.Generator) -> list[tuple[i
 
 
 def _temporary_beside(file: Path) -> Path:
-    descriptor, name = tempfile.mkstemp(
-        dir=file.parent, prefix=f".{file.stem}.", suffix=file.suffix
-    )
+    folder, stem = file.parent, f".{file.stem}."
+    try:
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=stem, suffix=file.suffix)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot be written to ({error.strerror}); pass a file elsewhere"
+        ) from error
     os.close(descriptor)
     return Path(name)
 

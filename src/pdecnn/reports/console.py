@@ -200,10 +200,12 @@ def print_export(exported: dict[str, Any]) -> None:
     batch, channels, *axes = exported["input_axes"]
     cell = exported["multiple_of"]
     multiples = "" if cell == 1 else f" and a multiple of {cell}"
+    size = exported["resized_to"]
+    resized = "" if size is None else f"; resized to {' x '.join(map(str, size))}"
     print(f"{exported['file']}: written and compared with torch")
     print(
         f"  takes   {exported['pixels']} pixels ({batch}, {channels}, {', '.join(axes)}); "
-        f"{' and '.join(axes)} at least {exported['smallest_size']}{multiples}"
+        f"{' and '.join(axes)} at least {exported['smallest_size']}{multiples}{resized}"
     )
     print(f"  gives   scores ({batch}, {len(exported['class_names'])})")
     print(

@@ -208,6 +208,16 @@ def test_bad_options_are_refused_before_anything_is_read(
     assert files_of(tmp_path) == []
 
 
+def test_a_folder_that_takes_no_file_is_named(tmp_path, monkeypatch):
+    def refuse(**options):
+        raise PermissionError(13, "Permission denied")
+
+    saved(tmp_path / "net", "parabolic_digits")
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    with pytest.raises(ConfigError, match=r"cannot be written to \(Permission denied\)"):
+        export_run(tmp_path / "net", tmp_path / "a.pt2", kind="torch-export")
+
+
 def test_what_has_no_twin_is_refused(tmp_path):
     saved(tmp_path / "exact", "hamiltonian_digits", backprop="exact")
     with pytest.raises(ConfigError, match="has no ONNX twin; use --torch-export"):
