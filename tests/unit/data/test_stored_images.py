@@ -49,6 +49,7 @@ def test_the_number_of_workers_changes_nothing(workers, monkeypatch):
 
 
 def test_batches_are_read_ahead_but_not_all():
+    before = set(threading.enumerate())  # other tests may have left some
     seen = []
     stored = store(read=lambda place: (seen.append(place), IMAGES[place])[1])
     batches = stored.batches(torch.arange(40).view(10, 4))
@@ -56,7 +57,7 @@ def test_batches_are_read_ahead_but_not_all():
     time.sleep(0.05)
     assert set(seen) == set(range(4 * (BATCHES_AHEAD + 1)))
     batches.close()
-    assert not [t for t in threading.enumerate() if t.name.startswith("images")]
+    assert not {t for t in threading.enumerate() if t.name.startswith("images")} - before
 
 
 def test_a_file_that_vanished_is_an_error_of_its_batch():
