@@ -60,12 +60,15 @@ class _Download:
         import requests
 
         with (
-            requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS) as response,
+            requests.get(
+                url, stream=True, timeout=_TIMEOUT_SECONDS, headers={"Accept-Encoding": "identity"}
+            ) as response,
             open(output_file, "wb") if isinstance(output_file, str) else output_file as stream,
         ):
             response.raise_for_status()
             done, total = 0, self.published.num_bytes
-            for chunk in response.iter_content(_CHUNK_BYTES):
+            # The archive itself: some servers call a .tar.gz a tar in gzip encoding.
+            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):
                 done += len(chunk)
                 if done > total:
                     raise DataError(

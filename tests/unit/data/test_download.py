@@ -29,6 +29,8 @@ def server():
             self.server.num_requests += 1
             content, manner = self.server.content, self.server.manner
             self.send_response(404 if manner == "missing" else 200)
+            if manner == "encoded":
+                self.send_header("Content-Encoding", "x-gzip")
             if manner != "endless":
                 self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -85,6 +87,11 @@ def test_another_address_serves_the_same_bytes(server, published, tmp_path, monk
     assert download("cifar10", tmp_path / "new", url=mirror).read_bytes() == server.content
     with pytest.raises(DataError, match="could not be fetched"):
         download("cifar10", tmp_path / "other")
+
+
+def test_a_server_that_calls_the_archive_an_encoding_does_not_matter(server, published, tmp_path):
+    server.manner = "encoded"
+    assert download("cifar10", tmp_path / "new").read_bytes() == server.content
 
 
 @pytest.mark.parametrize("manner", ["wrong", "cut", "missing", "endless"])
