@@ -88,8 +88,13 @@ def verify(name: str, folder: Path) -> str:
     versions = published_versions(name)
     found = find_dataset(name, folder)
     if is_archive(found):
-        with found.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        try:
+            with found.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(
+                f"{found}: cannot be read ({error.strerror}); check its permissions"
+            ) from error
         for version in versions:
             if version.sha256 == digest:
                 return f"{found}: the {version.version} version of {version.title}, as published"

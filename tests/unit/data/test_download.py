@@ -154,6 +154,12 @@ def test_verify_compares_the_archive_with_its_hash(published, server, tmp_path):
         verify("cifar10", path)
 
 
+def test_verify_says_that_an_archive_cannot_be_read(published, tmp_path):
+    (tmp_path / CIFAR10.archive).mkdir()
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
+        verify("cifar10", tmp_path)
+
+
 def test_verify_counts_what_is_unpacked(published, tmp_path):
     folder = write_version(tmp_path, CIFAR10)
     assert "100 training and 20 test images of CIFAR-10, complete" in verify("cifar10", tmp_path)
