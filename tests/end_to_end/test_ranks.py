@@ -113,6 +113,14 @@ def test_two_ranks_evaluate_as_one_does(trained):
     assert several.stdout == command("evaluate", folder, "--split", "train", "--json").stdout
 
 
+@pytest.mark.slow
+def test_what_ranks_cannot_evaluate_is_said_once(trained):
+    done = run_ranks(RANKS, "evaluate", trained[0], "--split", "best")
+    assert done.code != 0
+    assert done.stderr.count("pdecnn: split must be one of") == 1
+    assert done.stderr.count("pdecnn (rank") == 0
+
+
 def wait_for_epoch(process, folder, number):
     """Until so many epochs are saved; the ranks' process ids."""
     while process.poll() is None:

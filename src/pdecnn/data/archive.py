@@ -14,6 +14,8 @@ MAX_READ_BYTES = 2**29
 """The largest member that is read; the largest published one has 221 MB."""
 MAX_TOTAL_BYTES = 4 * 2**30
 """All that an archive may unpack to."""
+MAX_MEMBERS = 10_000
+"""Empty members take memory too; no published archive has 20."""
 _MAX_HEADER_BYTES = 2**20
 _BUFFER_BYTES = 2**16
 _REMEDY = "fetch the archive again from where it is published"
@@ -89,14 +91,16 @@ def _members(
     archive: tarfile.TarFile, stream: _CappedStream, path: Path
 ) -> Iterable[tarfile.TarInfo]:
     """Every member, refused before its content is touched if it is not harmless."""
-    total = 0
+    total = count = 0
     while (member := archive.next()) is not None:
         complaint = _complaint(member)
-        total += member.size
+        total, count = total + member.size, count + 1
         if complaint is None and member.size > MAX_MEMBER_BYTES:
             complaint = f"has {member.size:,} bytes, more than {MAX_MEMBER_BYTES:,}"
         if complaint is None and total > MAX_TOTAL_BYTES:
             complaint = f"makes the whole larger than {MAX_TOTAL_BYTES:,} bytes"
+        if complaint is None and count > MAX_MEMBERS:
+            complaint = f"comes after {MAX_MEMBERS:,} others"
         if complaint is not None:
             raise DataError(f"{path}: member {member.name!r} {complaint}; {_REMEDY}")
         stream.granted = member.size + _MAX_HEADER_BYTES

@@ -52,9 +52,15 @@ def read_arrays(place: Path | str, *, stream: bool | None = None) -> DataSet:
         )
     sets = {}
     for part, (array, x, y) in arrays.items():
+        labels = _labels(files, y)
+        if len(labels) != len(array):
+            raise DataError(
+                f"{files.path(x)} has {len(array)} samples, but {y} {len(labels)} labels; save one "
+                f"for each"
+            )
         sets[part] = ImageSet(
             images=_images(array, files.path(x), stream),
-            labels=torch.from_numpy(_labels(files, y).astype(np.int64)),
+            labels=torch.from_numpy(labels.astype(np.int64)),
             class_names=class_names,
         )
     train, test = sets["train"], sets.get("test")
@@ -113,14 +119,12 @@ def _labels(files: ArrayFiles, name: str) -> Array:
 
 
 def _with_channels(shape: tuple[int, ...], path: str) -> tuple[int, ...]:
-    if len(shape) == 2:
-        return (shape[0], 1, shape[1])
-    if len(shape) not in (3, 4, 5) or 0 in shape:
+    if len(shape) not in (2, 3, 4, 5) or 0 in shape:
         raise DataError(
             f"{path} must have the axes (samples, channels, *spatial) with 1 to 3 spatial axes; "
             f"found shape {shape}"
         )
-    return shape
+    return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
 
 
 def _images(array: Array, path: str, stream: bool) -> Tensor | StoredImages:

@@ -60,12 +60,15 @@ class _Download:
         import requests
 
         with (
-            requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS) as response,
+            requests.get(
+                url, stream=True, timeout=_TIMEOUT_SECONDS, headers={"Accept-Encoding": "identity"}
+            ) as response,
             open(output_file, "wb") if isinstance(output_file, str) else output_file as stream,
         ):
             response.raise_for_status()
             done, total = 0, self.published.num_bytes
-            for chunk in response.iter_content(_CHUNK_BYTES):
+            # The archive itself: some servers call a .tar.gz a tar in gzip encoding.
+            for chunk in response.raw.stream(_CHUNK_BYTES, decode_content=False):
                 done += len(chunk)
                 if done > total:
                     raise DataError(
@@ -85,8 +88,13 @@ def verify(name: str, folder: Path) -> str:
     versions = published_versions(name)
     found = find_dataset(name, folder)
     if is_archive(found):
-        with found.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        try:
+            with found.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(
+                f"{found}: cannot be read ({error.strerror}); check its permissions"
+            ) from error
         for version in versions:
             if version.sha256 == digest:
                 return f"{found}: the {version.version} version of {version.title}, as published"

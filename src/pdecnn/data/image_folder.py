@@ -17,6 +17,7 @@ from pdecnn.data.stored_images import LARGEST_IN_MEMORY, StoredImages, num_worke
 from pdecnn.errors import BadFilesError, DataError
 
 _PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+_LIKE_PARTS = {*_PARTS, "training", "valid", "dev", "testing", "eval"}
 _NOT_MEANT = {"thumbs.db", "desktop.ini"}  # what systems leave in folders of images
 
 
@@ -29,6 +30,12 @@ def image_classes(folder: Path | str) -> tuple[str, ...]:
             f"{where}: holds {len(names)} folders, but needs at least 2: one for each class, with "
             f"its images in it"
         )
+    for name in names:
+        # Bytes that are no text come as lone surrogates, and the files of a run are in UTF-8.
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise DataError(
+                f"{where}: the folder name {name!a} is not text in UTF-8; rename the folder"
+            )
     return names
 
 
@@ -179,6 +186,12 @@ def _find_parts(root: Path) -> dict[str, Path]:
     parts = {_PARTS[path.name]: path for path in folders if path.name in _PARTS}
     # A class may be called train too: its folder has images in it, not folders.
     if "train" not in parts or not _subfolders(parts["train"]):
+        for path in folders:
+            if path.name.lower() in _LIKE_PARTS and _subfolders(path):
+                raise DataError(
+                    f"{root}: {path.name!r} holds folders and would be taken for a class; call the "
+                    f"parts train, validation and test, of which train must be there"
+                )
         return {"train": root}
     others = sorted({path.name for path in folders} - {path.name for path in parts.values()})
     if others:

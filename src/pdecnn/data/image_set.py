@@ -70,6 +70,11 @@ class ImageSet:
         return tuple(self.images.shape[2:])
 
     @property
+    def dtype(self) -> torch.dtype:
+        """uint8 for pixels 0 to 255, float32 for other numbers."""
+        return self.images.dtype
+
+    @property
     def is_stored(self) -> bool:
         """Whether the images stay on the disk until they are needed."""
         return isinstance(self.images, StoredImages)
@@ -108,7 +113,8 @@ class DataSet:
 
     def __post_init__(self) -> None:
         for kind, other in (("test", self.test), ("validation", self.validation)):
-            for what in ("channels", "size", "class_names"):
+            # Bytes are divided by 255, other numbers are not: mixed parts would not compare.
+            for what in ("channels", "size", "class_names", "dtype"):
                 if other is not None and getattr(self.train, what) != getattr(other, what):
                     raise DataError(
                         f"{self.name}: training and {kind} images must have the same {what}, "

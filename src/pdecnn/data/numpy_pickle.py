@@ -70,8 +70,15 @@ _KNOWN: dict[tuple[str, str], type] = {
 }
 
 
+def _refuse_bytearray(_: object) -> None:
+    """Python's own unpickler, too, would take the memory that a file asks for here."""
+    raise pickle.UnpicklingError("it holds a bytearray")
+
+
 # Python's own unpickler, not the one in C, which takes as much memory as a file asks for.
 class _Unpickler(pickle._Unpickler):
+    dispatch = pickle._Unpickler.dispatch | {pickle.BYTEARRAY8[0]: _refuse_bytearray}
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _KNOWN:
             return _KNOWN[module, name]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.random_numbers import cpu_generator
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, DataError
 
 LARGEST_RATIO = 10
 """Of the sizes of two classes, before it is worth a warning."""
@@ -17,6 +17,11 @@ _TEST_SEED = 0
 
 def hold_out_test(labels: Tensor) -> tuple[Tensor, Tensor]:
     """Indices (kept, test) for data that has no test part of its own: the same in every run."""
+    if _share(len(labels), _TEST_SHARE) == 0:
+        raise DataError(
+            f"{len(labels)} samples are too few to hold a test part out of; add some, or give a "
+            f"test part"
+        )
     return balanced_split(labels, _TEST_SHARE, seed=_TEST_SEED, purpose="test set")
 
 

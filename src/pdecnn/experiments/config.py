@@ -1,9 +1,11 @@
 """Everything that defines a run: network, data, training and seed."""
 
 from dataclasses import dataclass, fields, is_dataclass, replace
+from math import isqrt
 from typing import Any
 
 from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.image_file import MAX_PIXELS
 from pdecnn.data.registry import DATASETS, OWN
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.experiments.settings import convert
@@ -44,10 +46,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         if self.name not in DATASETS:
             raise unknown_name("data set", self.name, DATASETS)
-        if self.size is not None and self.size < 1:
-            raise ConfigError(f"data.size must be at least 1, found {self.size}")
-        if self.name == "images" and self.size is None:
-            raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
+        self._check_size()
         if self.channels not in (1, 3):
             raise ConfigError(f"data.channels must be 1 (grey) or 3, found {self.channels}")
         if self.stream is not None and self.name not in OWN:
@@ -65,6 +64,16 @@ class DataConfig:
         if self.pooling < 1:
             raise ConfigError(f"data.pooling must be at least 1, found {self.pooling}")
         self.augmentation()
+
+    def _check_size(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise ConfigError(f"data.size must be at least 1, found {self.size}")
+        if self.name == "images" and self.size is not None and self.size**2 > MAX_PIXELS:
+            raise ConfigError(
+                f"data.size must be at most {isqrt(MAX_PIXELS):,} for images, found {self.size:,}"
+            )
+        if self.name == "images" and self.size is None:
+            raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
 
     def augmentation(self) -> Augmentation:
         """The random changes of training images."""

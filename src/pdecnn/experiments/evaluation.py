@@ -8,13 +8,15 @@ from typing import Any
 import torch
 
 from pdecnn.data.image_file import read_image
+from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError
 from pdecnn.experiments.environment import resolve_device
 from pdecnn.experiments.preparation import read_splits
 from pdecnn.experiments.runs import Run
 from pdecnn.experiments.training import load
 from pdecnn.learning.distributed import joined_ranks
-from pdecnn.learning.metrics import class_scores, evaluate_network
+from pdecnn.learning.metrics import check_fit, class_scores, evaluate_network
+from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 
 SPLITS = ("test", "validation", "train")
@@ -32,28 +34,34 @@ def evaluate(
 
     The training images come as they are, without augmentation. Several ranks share the images.
     """
-    if split not in SPLITS:
-        raise ConfigError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
-    run = run if isinstance(run, Run) else Run(run)
-    config = run.config
-    if data is not None:
-        config = replace(config, data=replace(config.data, folder=str(data)))
     where = resolve_device(device)
     with joined_ranks(where) as ranks:
-        network, images = ranks.together(
-            lambda: (
-                Network.from_pretrained(run.weights(weights)).to(where),
-                getattr(read_splits(config.data, config.seed), split),
-            )
+        network, images, training = ranks.together(
+            lambda: _read(run if isinstance(run, Run) else Run(run), data, split, weights)
         )
         evaluation = evaluate_network(
-            network,
+            network.to(where),
             images,
-            batch_size=config.training.evaluation_batch_size,
-            precision=config.training.precision,
+            batch_size=training.evaluation_batch_size,
+            precision=training.precision,
             ranks=ranks,
         )
     return {**evaluation.to_dict(), "num_weights": network.num_weights}
+
+
+def _read(
+    run: Run, data: str | Path | None, split: str, weights: str
+) -> tuple[Network, ImageSet, TrainingConfig]:
+    """The network of a run, the images to measure it on, which must fit it, and its settings."""
+    if split not in SPLITS:
+        raise ConfigError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
+    config = run.config
+    if data is not None:
+        config = replace(config, data=replace(config.data, folder=str(data)))
+    network = Network.from_pretrained(run.weights(weights))
+    images: ImageSet = getattr(read_splits(config.data, config.seed), split)
+    check_fit(network, images)
+    return network, images, config.training
 
 
 def predict(

@@ -72,14 +72,17 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
 
 
 def _check_network(trainer: Trainer, path: Path) -> None:
-    """Shapes alone do not tell a heat equation from a wave equation."""
-    (found,) = _read(path, "network")
+    """Shapes alone do not tell a heat equation from a wave equation, nor a cat from a dog."""
+    found, preprocessing = _read(path, "network", "preprocessing")
     wanted = trainer.network.config.to_dict()
     differing = [k for k in wanted if not isinstance(found, dict) or found.get(k) != wanted[k]]
     if differing:
         raise CheckpointError(
             f"{path}: belongs to another architecture: it differs in {', '.join(differing)}"
         )
+    names = preprocessing.get("class_names") if isinstance(preprocessing, dict) else None
+    if names not in (None, list(trainer.train.class_names)):
+        raise CheckpointError(f"{path}: belongs to data with other classes than this training's")
 
 
 def _read_progress(trainer: Trainer, path: Path) -> Progress:

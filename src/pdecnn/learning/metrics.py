@@ -129,11 +129,25 @@ def evaluate_network(
 
 
 def check_fit(network: Network, image_set: ImageSet) -> None:
-    """Refuse images the network was not made for: other channels, another number of classes."""
+    """Refuse images the network was not made for: other channels, other classes."""
     if image_set.num_classes != network.num_classes:
         raise DataError(
             f"the network tells {network.num_classes} classes apart but the data has "
             f"{image_set.num_classes}; use the data it was made for"
+        )
+    names = network.preprocessing.class_names
+    if names is not None and names != image_set.class_names:
+        own, found = next(
+            pair for pair in zip(names, image_set.class_names, strict=True) if pair[0] != pair[1]
+        )
+        raise DataError(
+            f"the network has a class {own!r} where the data has {found!r}; use data with the "
+            f"classes it was made for"
+        )
+    if len(image_set.size) != network.config.dimension:
+        raise DataError(
+            f"the network takes {network.config.dimension}D samples but those of the data have "
+            f"{len(image_set.size)} dimensions; use the data it was made for"
         )
     if image_set.channels != network.config.in_channels:
         raise DataError(

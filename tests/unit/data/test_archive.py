@@ -70,6 +70,13 @@ def test_many_members_that_are_too_much_together_are_refused(tmp_path, monkeypat
         read_members(path, [])
 
 
+def test_endless_empty_members_are_refused_before_they_fill_the_memory(tmp_path):
+    headers = member("empty").tobuf(tarfile.GNU_FORMAT) * 50_000
+    (tmp_path / "bomb.tar.gz").write_bytes(gzip.compress(headers, 1))
+    with pytest.raises(DataError, match="comes after 10,000 others"):
+        read_members(tmp_path / "bomb.tar.gz", [])
+
+
 def test_a_file_that_is_wanted_has_a_cap_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(archive, "MAX_READ_BYTES", 10)
     path = write_archive(tmp_path / "a.tar.gz", CIFAR10)

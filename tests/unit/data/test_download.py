@@ -29,6 +29,8 @@ def server():
             self.server.num_requests += 1
             content, manner = self.server.content, self.server.manner
             self.send_response(404 if manner == "missing" else 200)
+            if manner == "encoded":
+                self.send_header("Content-Encoding", "x-gzip")
             if manner != "endless":
                 self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -85,6 +87,11 @@ def test_another_address_serves_the_same_bytes(server, published, tmp_path, monk
     assert download("cifar10", tmp_path / "new", url=mirror).read_bytes() == server.content
     with pytest.raises(DataError, match="could not be fetched"):
         download("cifar10", tmp_path / "other")
+
+
+def test_a_server_that_calls_the_archive_an_encoding_does_not_matter(server, published, tmp_path):
+    server.manner = "encoded"
+    assert download("cifar10", tmp_path / "new").read_bytes() == server.content
 
 
 @pytest.mark.parametrize("manner", ["wrong", "cut", "missing", "endless"])
@@ -145,6 +152,12 @@ def test_verify_compares_the_archive_with_its_hash(published, server, tmp_path):
     read_dataset("cifar10", path)
     with pytest.raises(DataError, match="none that is published for CIFAR-10; delete it"):
         verify("cifar10", path)
+
+
+def test_verify_says_that_an_archive_cannot_be_read(published, tmp_path):
+    (tmp_path / CIFAR10.archive).mkdir()
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
+        verify("cifar10", tmp_path)
 
 
 def test_verify_counts_what_is_unpacked(published, tmp_path):

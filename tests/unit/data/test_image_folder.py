@@ -57,6 +57,34 @@ def test_a_class_may_be_called_train(tmp_path):
     assert len(read(tmp_path).train) == 10
 
 
+@pytest.mark.parametrize(
+    "parts", [("Train", "Test"), ("training", "testing"), ("val", "test"), ("learn", "valid")]
+)
+def test_parts_by_other_names_are_not_taken_for_classes(parts, tmp_path):
+    for part in parts:
+        write_folder(tmp_path / part, 4)
+    with pytest.raises(DataError, match="call the parts train, validation and test"):
+        image_classes(tmp_path)
+
+
+def test_a_class_may_be_called_testing(tmp_path):
+    write_folder(tmp_path, 12, classes=("testing", "Valid"))
+    assert image_classes(tmp_path) == ("Valid", "testing")
+
+
+def test_a_folder_name_that_is_no_text_is_refused(tmp_path):
+    for name in (b"caf\xe9", b"b"):
+        os.mkdir(os.path.join(os.fsencode(tmp_path), name))
+    with pytest.raises(DataError, match=r"'caf\\udce9' is not text"):
+        image_classes(tmp_path)
+
+
+def test_two_images_cannot_spare_a_test_part(tmp_path):
+    write_folder(tmp_path, 2)
+    with pytest.raises(DataError, match="2 samples are too few to hold a test part out of"):
+        read(tmp_path)
+
+
 def test_folders_within_a_class_belong_to_it(tmp_path):
     write_folder(tmp_path, 20)
     (tmp_path / "down" / "more").mkdir()

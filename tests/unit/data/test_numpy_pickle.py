@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -90,3 +91,13 @@ def test_any_other_pickle_is_one_line(name):
     with pytest.raises(DataError, match="file: cannot be read as a pickle") as caught:
         read_pickle(ATTACKS[name], "file")
     assert "\n" not in str(caught.value)
+
+
+def test_a_bytearray_takes_no_memory():
+    size = (2**28).to_bytes(8, "little")
+    tracemalloc.start()
+    with pytest.raises(DataError, match="it holds a bytearray"):
+        read_pickle(b"\x80\x05\x96" + size + b".", "file")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**20

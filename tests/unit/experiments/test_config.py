@@ -146,6 +146,12 @@ def test_a_value_out_of_range_is_refused(key, value):
     assert "\n" not in str(error.value)
 
 
+def test_images_have_no_more_pixels_than_files_may_have():
+    config = recipe("hamiltonian_images").with_settings({"data.size": 7071})
+    with pytest.raises(ConfigError, match="at most 7,071 for images, found 100,000"):
+        config.with_settings({"data.size": 100_000})
+
+
 def changed(**changes):
     return recipe("hamiltonian_digits").to_dict() | changes
 

@@ -231,6 +231,12 @@ def test_progress_that_cannot_be_is_refused(folder, change):
     assert_refused(folder, match=PROGRESS)
 
 
+@pytest.mark.parametrize("names", [[*"012345678x"], 3], ids=str)
+def test_data_with_other_classes_is_refused(folder, names):
+    edit_json(folder / CONFIG, lambda values: values["preprocessing"].update(class_names=names))
+    assert_refused(folder, match="belongs to data with other classes")
+
+
 @pytest.mark.parametrize("dynamics", ["resnet", "hamiltonian", "second_order"])
 def test_other_dynamics_are_refused(folder, dynamics):
     """Second order has weights of the very same shapes as parabolic."""

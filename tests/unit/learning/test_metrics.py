@@ -1,6 +1,7 @@
 """Accuracies, confusion and loss against scikit-learn's."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sklearn import metrics as sklearn_metrics
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.learning import evaluate_network
 from pdecnn.learning.metrics import class_scores, summarize
+from pdecnn.networks import Network
 from tests.unit.learning.trainings import digits, image_set, make_network, scatter_weights_
 
 NAMES = tuple("abcd")
@@ -148,6 +150,20 @@ def test_another_number_of_channels_is_refused(network, images):
     colour = image_set(images.images.repeat(1, 3, 1, 1), images.labels, images.class_names)
     with pytest.raises(DataError, match="takes 1 channels but the images have 3"):
         evaluate_network(network, colour)
+
+
+def test_the_same_number_of_other_classes_is_refused(network, images):
+    named = replace(network.preprocessing, class_names=tuple("0123456789"))
+    network = Network(network.config, named)
+    evaluate_network(network, image_set(images.images, images.labels, "0123456789"))
+    with pytest.raises(DataError, match="a class '8' where the data has 'x'"):
+        evaluate_network(network, image_set(images.images, images.labels, "01234567x9"))
+
+
+def test_another_dimension_is_refused(network, images):
+    signals = image_set(images.images.flatten(2), images.labels, images.class_names)
+    with pytest.raises(DataError, match="takes 2D samples but those of the data have 1"):
+        evaluate_network(network, signals)
 
 
 def test_bad_settings_are_refused(network, images):
