@@ -148,18 +148,20 @@ def test_promise_21_a_signal_to_one_rank_stops_all_with_a_checkpoint(whole, tmp_
 
 
 @pytest.mark.slow
-def test_promise_21_a_signal_to_torchrun_stops_all_with_a_checkpoint(tmp_path):
+def test_promise_21_a_signal_to_torchrun_stops_all_with_a_checkpoint(whole, tmp_path):
     folder = tmp_path / "run"
     process = start_ranks(RANKS, *train(folder, **LONGER))
     wait_for_epoch(process, folder, 1)
     process.send_signal(signal.SIGTERM)
     done = finish(process)
     assert f"interrupted; go on with `pdecnn train --output {folder} --resume`" in done.stdout
-    assert "-batch-" in (folder / "last").resolve().name
+    done = run_ranks(RANKS, "train", "--quiet", "--output", folder, "--resume")
+    assert done.code == 0, done.stderr
+    assert fingerprint(folder) == whole
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trial", range(3))
+@pytest.mark.parametrize("trial", range(2))
 def test_promise_22_a_killed_rank_is_restarted_to_the_same_bits(whole, tmp_path, trial):
     folder, randomness = tmp_path / "run", random.Random(trial)
     process = start_ranks(
