@@ -1,5 +1,6 @@
 """CIFAR-10 and CIFAR-100 from their published binary or python files (Section 5)."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,17 +30,13 @@ CIFAR10 = PublishedFolder(
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     num_bytes=170_052_171,
 )
-CIFAR10_PYTHON = PublishedFolder(
-    name="cifar10",
-    title="CIFAR-10",
+CIFAR10_PYTHON = replace(
+    CIFAR10,
     version="python",
     folder="cifar-10-batches-py",
     train_files=tuple(f"data_batch_{batch}" for batch in range(1, 6)),
     test_files=("test_batch",),
     names_file="batches.meta",
-    num_classes=10,
-    num_train=50_000,
-    num_test=10_000,
     url=f"{_URL}cifar-10-python.tar.gz",
     sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
     num_bytes=170_498_071,
@@ -58,17 +55,13 @@ CIFAR100 = PublishedFolder(
     sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
     num_bytes=168_513_733,
 )
-CIFAR100_PYTHON = PublishedFolder(
-    name="cifar100",
-    title="CIFAR-100",
+CIFAR100_PYTHON = replace(
+    CIFAR100,
     version="python",
     folder="cifar-100-python",
     train_files=("train",),
     test_files=("test",),
     names_file="meta",
-    num_classes=100,
-    num_train=50_000,
-    num_test=10_000,
     url=f"{_URL}cifar-100-python.tar.gz",
     sha256="85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
     num_bytes=169_001_437,

@@ -1,7 +1,7 @@
 """A finished run under the magnifying glass: what PDE theory predicts of it, and robustness."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,8 @@ from pdecnn.diagnostics.json_values import block_values
 from pdecnn.diagnostics.robustness import AttackResult, measure_robustness
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.experiments.environment import cpu_threads, resolve_device
-from pdecnn.experiments.preparation import read_splits
-from pdecnn.experiments.runs import Run
-from pdecnn.learning.metrics import check_fit
-from pdecnn.networks.network import Network
+from pdecnn.experiments.evaluation import read_run
+from pdecnn.experiments.runs import Run, as_run
 
 NUM_IMAGES = 8
 """Images at which a diagnosis is made."""
@@ -94,9 +92,10 @@ def diagnose(
     The images are 8 of the test set, the same for every run on it. Everything is computed in
     float64, which mps does not have: 'auto' is the CPU there.
     """
-    run = run if isinstance(run, Run) else Run(run)
+    run, where = as_run(run), _float64_device(device)
     with cpu_threads(run.config.training.num_threads):
-        network, test = _load(run, data, weights, _float64_device(device))
+        network, test, _ = read_run(run, data, weights=weights)
+        network.to(where).eval()
         chosen = _sample(test, NUM_IMAGES)
         blocks = diagnose_network(network, network.preprocess(chosen.images[:]), say=say)
     return Diagnosis(
@@ -129,10 +128,11 @@ def attack(
         raise unknown_name("norm", norm, NORMS)
     if not epsilons:
         raise ConfigError("there must be at least one epsilon")
-    run = run if isinstance(run, Run) else Run(run)
+    run, where = as_run(run), resolve_device(device)
     config = run.config
     with cpu_threads(config.training.num_threads):
-        network, test = _load(run, data, weights, resolve_device(device))
+        network, test, _ = read_run(run, data, weights=weights)
+        network.to(where).eval()
         chosen = test
         if num_images is not None:
             chosen = _sample(test, check_count("num_images", num_images))
@@ -158,19 +158,6 @@ def attack(
         results=found.results,
         corruptions=tuple(corruptions),
     )
-
-
-def _load(
-    run: Run, data: str | Path | None, weights: str, device: torch.device
-) -> tuple[Network, ImageSet]:
-    """The network on the device, and the test images as they are on disk."""
-    config = run.config.data
-    if data is not None:
-        config = replace(config, folder=str(data))
-    network = Network.from_pretrained(run.weights(weights)).to(device).eval()
-    test = read_splits(config, run.config.seed).test
-    check_fit(network, test)
-    return network, test
 
 
 def _sample(images: ImageSet, number: int) -> ImageSet:

@@ -12,7 +12,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError
 from pdecnn.experiments.environment import resolve_device
 from pdecnn.experiments.preparation import read_splits
-from pdecnn.experiments.runs import Run
+from pdecnn.experiments.runs import Run, as_run
 from pdecnn.experiments.training import load
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import check_fit, class_scores, evaluate_network
@@ -37,7 +37,7 @@ def evaluate(
     where = resolve_device(device)
     with joined_ranks(where) as ranks:
         network, images, training = ranks.together(
-            lambda: _read(run if isinstance(run, Run) else Run(run), data, split, weights)
+            lambda: read_run(as_run(run), data, split=split, weights=weights)
         )
         evaluation = evaluate_network(
             network.to(where),
@@ -49,10 +49,13 @@ def evaluate(
     return {**evaluation.to_dict(), "num_weights": network.num_weights}
 
 
-def _read(
-    run: Run, data: str | Path | None, split: str, weights: str
+def read_run(
+    run: Run, data: str | Path | None, *, split: str = "test", weights: str = "best"
 ) -> tuple[Network, ImageSet, TrainingConfig]:
-    """The network of a run, the images to measure it on, which must fit it, and its settings."""
+    """The network of a run, the images to measure it on, which must fit it, and its settings.
+
+    `data` is where its data lie now, if that is not where they were.
+    """
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
     config = run.config

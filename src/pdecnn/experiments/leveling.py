@@ -13,8 +13,8 @@ from pdecnn.errors import ConfigError
 from pdecnn.experiments.bench.measurement import time_in_turn
 from pdecnn.experiments.config import DataConfig, RunConfig
 from pdecnn.experiments.environment import cpu_threads, describe_environment, resolve_device
-from pdecnn.experiments.preparation import read_splits
-from pdecnn.experiments.runs import Run, check_free, create_run, fresh_folder
+from pdecnn.experiments.evaluation import read_run
+from pdecnn.experiments.runs import Run, as_run, check_free, create_run, fresh_folder
 from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.networks.multilevel import (
     coarsen_in_space,
@@ -44,9 +44,7 @@ def coarsen_run(
 
     `settings` are for training it on, e.g. {'training.epochs': 1}.
     """
-    source = run if isinstance(run, Run) else Run(run)
-    network = Network.from_pretrained(source.weights(weights))
-    _check_factors(space, time)
+    source, network = _open(run, weights, space, time)
     if space != 1:
         network = coarsen_in_space(network, space, method=method)
     if time != 1:
@@ -68,9 +66,7 @@ def refine_run(
 
     `settings` are for training it on, e.g. {'training.epochs': 1}.
     """
-    source = run if isinstance(run, Run) else Run(run)
-    network = Network.from_pretrained(source.weights(weights))
-    _check_factors(space, time)
+    source, network = _open(run, weights, space, time)
     if space != 1:
         network = refine_in_space(network, space)
     if time != 1:
@@ -87,16 +83,15 @@ def compare_levels(
     device: str = "auto",
 ) -> dict[str, Any]:
     """Test accuracy, loss and images a second of a run, those of its original beside them."""
-    original = original if isinstance(original, Run) else Run(original)
-    where, config = resolve_device(device), original.config
-    folder = config.data.folder if data is None else str(data)
-    test = read_splits(replace(config.data, folder=folder), config.seed).test.to(where)
+    where = resolve_device(device)
+    network, test, training = read_run(as_run(original), data, weights=weights)
+    test = test.to(where)
     networks = {
         "run": Network.from_pretrained(run.weights("best")).to(where),
-        "original": Network.from_pretrained(original.weights(weights)).to(where),
+        "original": network.to(where),
     }
-    precision = config.training.precision
-    with cpu_threads(config.training.num_threads):
+    precision = training.precision
+    with cpu_threads(training.num_threads):
         speeds = images_per_second(networks, test, precision=precision)
         figures = {
             name: {
@@ -128,9 +123,13 @@ def images_per_second(
     return {name: len(images) / t.median for name, t in timings.items() if t is not None}
 
 
-def _check_factors(space: int, time: int) -> None:
+def _open(run: str | Path | Run, weights: str, space: int, time: int) -> tuple[Run, Network]:
+    """A run and its network, of which something is to change."""
+    source = as_run(run)
+    network = Network.from_pretrained(source.weights(weights))
     if space == 1 and time == 1:
         raise ConfigError("nothing would change; pass --space or --time with a factor of 2 or more")
+    return source, network
 
 
 def _begin_run(

@@ -73,18 +73,15 @@ def images(dynamics: str) -> RunConfig:
 
 def signals(dynamics: str) -> RunConfig:
     """Signals of one's own: shifted in time at random, not reversed, which may change a class."""
-    name = f"{dynamics}_signals"
-    return RunConfig(
-        recipe=name,
-        network=model_config(name),
-        data=DataConfig(name="arrays", flip=False, standardize="dataset"),
-        training=TrainingConfig(epochs=15, batch_size=16),
-    )
+    return _arrays(f"{dynamics}_signals")
 
 
 def volumes(dynamics: str) -> RunConfig:
     """Volumes or videos of one's own: shifted along each axis at random, not mirrored."""
-    name = f"{dynamics}_volumes"
+    return _arrays(f"{dynamics}_volumes")
+
+
+def _arrays(name: str) -> RunConfig:
     return RunConfig(
         recipe=name,
         network=model_config(name),

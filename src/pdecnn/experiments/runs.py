@@ -175,6 +175,11 @@ def _place(checkpoint: Path) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2] or 0)) if match else None
 
 
+def as_run(run: "str | Path | Run") -> Run:
+    """The run of a folder, or the run itself."""
+    return run if isinstance(run, Run) else Run(run)
+
+
 def is_run(folder: Path) -> bool:
     """Whether the folder is a run directory; False too where nothing can be read."""
     return os.path.isfile(folder / CONFIG)
