@@ -289,7 +289,7 @@ def _show_level(
     as_json: bool,
 ) -> None:
     from pdecnn.experiments.leveling import compare_levels
-    from pdecnn.reports.console import print_level
+    from pdecnn.reports.listings import print_level
 
     figures = None
     if evaluate:
@@ -485,7 +485,7 @@ def export(
     if as_json:
         _print_json(exported)
         return
-    from pdecnn.reports.console import print_export
+    from pdecnn.reports.listings import print_export
 
     print_export(exported)
 
@@ -500,7 +500,7 @@ def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
         configs = {name: experiments.recipe(name).to_dict() for name in experiments.list_recipes()}
         _print_json(configs)
         return
-    from pdecnn.reports.console import print_recipes
+    from pdecnn.reports.listings import print_recipes
 
     print_recipes()
 
@@ -515,7 +515,7 @@ def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     if as_json:
         _print_json(counts)
         return
-    from pdecnn.reports.console import print_models
+    from pdecnn.reports.listings import print_models
 
     print_models(counts)
 
@@ -546,7 +546,7 @@ def list_data(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     if as_json:
         _print_json({name: versions[0].describe() for name, versions in PUBLISHED.items()})
         return
-    from pdecnn.reports.console import print_published
+    from pdecnn.reports.listings import print_published
 
     print_published()
 
@@ -568,7 +568,7 @@ def download_data(
     from contextlib import nullcontext
 
     from pdecnn.data.download import download
-    from pdecnn.reports.console import download_bar
+    from pdecnn.reports.listings import download_bar
 
     with nullcontext() if quiet else download_bar(name) as progress:
         path = download(name, output, url=url, progress=progress)

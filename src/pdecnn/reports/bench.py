@@ -1,12 +1,12 @@
 """What `pdecnn bench` shows: tables in the terminal, and a page."""
 
-import sys
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from pdecnn.reports.bench_tables import Table, bench_tables, describe_hardware, describe_part
+from pdecnn.reports.terminal import make_console, number_table
 
 FIGURE = "depth"
 """The file of the figure on the page, without its ending."""
@@ -23,8 +23,7 @@ random images, never zeros, and change from step to step.
 def print_bench(result: dict[str, Any], console: Console | None = None) -> None:
     """All tables of a result, with what each was measured on."""
     if console is None:
-        width = None if sys.stdout.isatty() else 100
-        console = Console(width=width, highlight=False, markup=False, emoji=False)
+        console = make_console()
     before = None
     for name, part in result["parts"].items():
         where = describe_hardware(part)
@@ -58,9 +57,7 @@ _HEADINGS = {
 
 
 def _terminal_table(table: Table) -> RichTable:
-    shown = RichTable(box=None, pad_edge=False)
-    for k, name in enumerate(table.header):
-        shown.add_column(name, justify="left" if k < table.num_names else "right")
+    shown = number_table(*table.header, num_names=table.num_names)
     for row in table.rows:
         shown.add_row(*row)
     return shown

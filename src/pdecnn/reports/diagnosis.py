@@ -1,6 +1,5 @@
 """What `pdecnn diagnose` shows in the terminal."""
 
-import sys
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -14,6 +13,7 @@ from pdecnn.diagnostics.energy import CURVES
 from pdecnn.diagnostics.growth import PERTURBATIONS
 from pdecnn.diagnostics.json_values import relative_change
 from pdecnn.experiments.diagnosis import Diagnosis
+from pdecnn.reports.terminal import make_console, number_table, print_files
 
 _CURVE_NAMES = {
     "norms": "|Y|",
@@ -59,19 +59,6 @@ def print_diagnosis(
     print_files(console, files)
 
 
-def make_console() -> Console:
-    """As wide as the terminal, and wide enough elsewhere."""
-    width = None if sys.stdout.isatty() else 100
-    return Console(width=width, highlight=False, markup=False, emoji=False)
-
-
-def print_files(console: Console, files: Sequence[Path]) -> None:
-    """Where everything lies."""
-    if files:
-        names = ", ".join(path.name for path in files if path.suffix != ".svg")
-        console.print(f"\nin {files[0].parent}: {names}", soft_wrap=True)
-
-
 _STABILITY_NOTE = (
     "dt: the actual step. guaranteed: up to here no step expands any distance; local: up to here "
     "nothing grows at the first image (0: something grows at every step). factor: the largest that "
@@ -89,7 +76,7 @@ _PDE_NOTE = (
 
 
 def _stability_table(blocks: Sequence[BlockDiagnosis]) -> Table:
-    table = _table(
+    table = number_table(
         "block",
         "step",
         "dt",
@@ -125,7 +112,7 @@ def _stability_table(blocks: Sequence[BlockDiagnosis]) -> Table:
 
 
 def _growth_table(blocks: Sequence[BlockDiagnosis]) -> Table:
-    table = _table("block", "direction", *PERTURBATIONS, num_names=2)
+    table = number_table("block", "direction", *PERTURBATIONS, num_names=2)
     for index, block in enumerate(blocks):
         for backward in (False, True):
             found = {
@@ -140,7 +127,7 @@ def _growth_table(blocks: Sequence[BlockDiagnosis]) -> Table:
 
 
 def _energy_table(blocks: Sequence[BlockDiagnosis]) -> Table:
-    table = _table("block", "quantity", "start", "end", "change", num_names=2)
+    table = number_table("block", "quantity", "start", "end", "change", num_names=2)
     for index, block in enumerate(blocks):
         for name in CURVES:
             curve = getattr(block.energy, name)
@@ -155,7 +142,7 @@ def _energy_table(blocks: Sequence[BlockDiagnosis]) -> Table:
 
 
 def _reversal_table(blocks: Sequence[BlockDiagnosis]) -> Table:
-    table = _table(
+    table = number_table(
         "block", "precision", "states", "gradient: features", "gradient: weights", num_names=2
     )
     for index, block in enumerate(blocks):
@@ -173,7 +160,7 @@ def _reversal_table(blocks: Sequence[BlockDiagnosis]) -> Table:
 
 
 def _pde_table(blocks: Sequence[BlockDiagnosis]) -> Table:
-    table = _table("block", *KINDS, "change", num_names=1)
+    table = number_table("block", *KINDS, "change", num_names=1)
     for index, block in enumerate(blocks):
         shares, changes = block.coefficients.shares, block.coefficients.changes
         change = max(changes.values())
@@ -187,13 +174,6 @@ def _shown(num_steps: int) -> list[int]:
         return list(range(num_steps))
     half = _MOST_STEPS // 2
     return [*range(half), *range(num_steps - half, num_steps)]
-
-
-def _table(*names: str, num_names: int) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for place, name in enumerate(names):
-        table.add_column(name, justify="left" if place < num_names else "right")
-    return table
 
 
 def _number(value: float | None, none: str = "-") -> str:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pdecnn.experiments.diagnosis import AttackReport
-from pdecnn.reports.diagnosis import make_console, print_files
+from pdecnn.reports.terminal import make_console, number_table, print_files
 
 _NORMS = {"linf": "each pixel by at most epsilon", "l2": "the image by at most epsilon (L2)"}
 
@@ -31,9 +31,7 @@ def print_attack(
         style="dim",
     )
     console.print("\nOn images made worse", style="bold")
-    table = Table("corruption", "amount", "accuracy", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = number_table("corruption", "amount", "accuracy")
     for result in found.corruptions:
         table.add_row(result.corruption, f"{result.amount:g}", f"{result.accuracy:.2%}")
     console.print(table)
@@ -45,9 +43,7 @@ def print_attack(
 
 
 def _attack_table(found: AttackReport) -> Table:
-    table = Table("epsilon", "FGSM", "PGD", box=None, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = number_table("epsilon", "FGSM", "PGD")
     accuracies = {(result.epsilon, result.attack): result.accuracy for result in found.results}
     for epsilon in dict.fromkeys(result.epsilon for result in found.results):
         shown = [f"{accuracies[epsilon, attack]:.2%}" for attack in ("fgsm", "pgd")]
