@@ -1,12 +1,12 @@
 """Convolutional networks that are partial differential equations."""
 
+import typing
+
 from pdecnn.errors import CheckpointError as CheckpointError
 from pdecnn.errors import ConfigError as ConfigError
 from pdecnn.errors import DataError as DataError
 from pdecnn.errors import DivergedError as DivergedError
 from pdecnn.experiments import RunConfig as RunConfig
-from pdecnn.experiments import attack as attack
-from pdecnn.experiments import diagnose as diagnose
 from pdecnn.experiments import evaluate as evaluate
 from pdecnn.experiments import list_recipes as list_recipes
 from pdecnn.experiments import load as load
@@ -56,3 +56,20 @@ from pdecnn.pde import register_activation as register_activation
 from pdecnn.pde import stencil_from_pde_coefficients as stencil_from_pde_coefficients
 
 __version__ = "0.1.0"
+
+if typing.TYPE_CHECKING:
+    from pdecnn.experiments.diagnosis import attack as attack
+    from pdecnn.experiments.diagnosis import diagnose as diagnose
+else:
+    # Only when asked for: an import is to take little longer than that of torch.
+    _LATER = ("attack", "diagnose")
+
+    def __getattr__(name):
+        if name not in _LATER:
+            raise AttributeError(f"module 'pdecnn' has no attribute {name!r}")
+        from pdecnn.experiments import diagnosis
+
+        return getattr(diagnosis, name)
+
+    def __dir__():
+        return [*globals(), *_LATER]

@@ -392,11 +392,11 @@ def diagnose(
 ) -> None:
     """Measure what PDE theory predicts of a run."""
     del debug
-    from pdecnn import experiments
+    from pdecnn.experiments import diagnosis
     from pdecnn.reports.diagnosis import print_diagnosis
     from pdecnn.reports.diagnosis_files import write_diagnosis
 
-    found = experiments.diagnose(
+    found = diagnosis.diagnose(
         run, data=data, weights=weights, device=device, say=_say(quiet=as_json)
     )
     files = write_diagnosis(found, output or run / "diagnosis")
@@ -429,13 +429,13 @@ def attack(
 ) -> None:
     """Measure a run under attack and on noisy images."""
     del debug
-    from pdecnn import experiments
+    from pdecnn.experiments import diagnosis
     from pdecnn.reports.diagnosis_files import write_attack
     from pdecnn.reports.robustness import print_attack
 
-    found = experiments.attack(
+    found = diagnosis.attack(
         run,
-        epsilons=experiments.EPSILONS if epsilons is None else epsilons,
+        epsilons=diagnosis.EPSILONS if epsilons is None else epsilons,
         norm=norm,
         num_images=images,
         data=data,

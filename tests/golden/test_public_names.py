@@ -62,8 +62,8 @@ def test_public_names_are_frozen(module_name):
     module = importlib.import_module(module_name)
     public = {
         name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and not inspect.ismodule(value)
+        for name in dir(module)
+        if not name.startswith("_") and not inspect.ismodule(getattr(module, name))
     }
     assert public == set(NAMES[module_name].split())
 

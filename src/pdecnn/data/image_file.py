@@ -2,14 +2,17 @@
 
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from pdecnn.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as OpenImage
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 MAX_PIXELS = 50_000_000
@@ -23,6 +26,8 @@ def read_image(path: Path | str, channels: int, size: tuple[int, int] | None = N
     picture. With a `size` (height, width) it is scaled to cover that, by averages if it shrinks
     and linearly if it grows, and its middle is kept.
     """
+    from PIL import Image
+
     if channels not in _MODES:
         raise DataError(f"image files have 1 or 3 channels, but the network takes {channels}")
     try:
@@ -39,7 +44,9 @@ def read_image(path: Path | str, channels: int, size: tuple[int, int] | None = N
     return tensor.unsqueeze(0) if channels == 1 else tensor.permute(2, 0, 1).contiguous()
 
 
-def _decode(image: Image.Image, mode: str, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+def _decode(image: "OpenImage", mode: str, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
+    from PIL import Image, ImageOps
+
     if size is not None:
         # A JPEG can be decoded at a half, a quarter or an eighth, still covering the size.
         image.draft(None, (max(size), max(size)))
@@ -60,6 +67,8 @@ def _decode(image: Image.Image, mode: str, size: tuple[int, int] | None) -> npt.
 
 def _complaint(error: Exception) -> str:
     """What is wrong with the file and what to do about it, in one line."""
+    from PIL import Image, UnidentifiedImageError
+
     if isinstance(error, FileNotFoundError):
         return "no such file; check the path"
     if isinstance(error, IsADirectoryError):

@@ -2,9 +2,6 @@
 
 from pdecnn.experiments.config import DataConfig as DataConfig
 from pdecnn.experiments.config import RunConfig as RunConfig
-from pdecnn.experiments.diagnosis import EPSILONS as EPSILONS
-from pdecnn.experiments.diagnosis import attack as attack
-from pdecnn.experiments.diagnosis import diagnose as diagnose
 from pdecnn.experiments.evaluation import evaluate as evaluate
 from pdecnn.experiments.evaluation import predict as predict
 from pdecnn.experiments.listener import Listener as Listener
