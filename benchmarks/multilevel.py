@@ -2,10 +2,14 @@
 
     python benchmarks/multilevel.py --dataset digits
     python benchmarks/multilevel.py --dataset cifar10 --data DIR [--jobs 1] [--epochs 100]
+    python benchmarks/multilevel.py --dataset published --data DIR
+
+`published` trains nothing but coarsens the CIFAR-10 networks that come with the package.
 
 Runs that are finished are skipped, so that the same command goes on where it stopped; results of
 the other data set stay. `--levels EPOCHS:SIZES:STEPS`, e.g. 60,40:16,32 or 1,1:16,32:1,3, replaces
-the recipe's levels and may be repeated to compare several.
+the recipe's levels and may be repeated to compare several. With `--choose` they are compared by
+validation accuracy alone, on seeds that no published figure uses, and nothing is written.
 """
 
 import argparse
@@ -13,12 +17,18 @@ import json
 import os
 import statistics
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
 import pdecnn
+from pdecnn.data.image_set import ImageSet
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.environment import describe_environment, resolve_device
 from pdecnn.experiments.leveling import images_per_second
@@ -28,21 +38,24 @@ from pdecnn.experiments.queue import run_queue
 from pdecnn.experiments.runs import Run
 from pdecnn.experiments.settings import parse_assignment
 from pdecnn.experiments.worker import CONDITIONS
-from pdecnn.learning.metrics import evaluate_network
+from pdecnn.learning.metrics import Evaluation, evaluate_network
 from pdecnn.networks.level_transfer import INTERPOLATIONS
 from pdecnn.networks.multilevel import coarsen_in_space, refine_in_time
 from pdecnn.networks.network import Network
+from pdecnn.networks.preprocessing import average_pool
 from pdecnn.reports.console import ConsoleListener
 from pdecnn.reports.multilevel import write_multilevel
 
 DYNAMICS = "hamiltonian"
 FACTOR = 2
+FIRST_SEED_TO_CHOOSE = 10
 STEPS = ((8, 0.125), (3, 1.0))
 VARIANTS = ("as it is", "rediscretize", "galerkin")
+Originals = dict[str, tuple[RunConfig, Network]]
 QUICK = {
     "network.channels": [8, 8],
     "data.fraction": 0.2,
-    "training.batch_size": 25,
+    "training.batch_size": 16,
     "training.epochs": 5,
 }
 
@@ -58,21 +71,31 @@ def main() -> None:
         listener=listener,
     )
     folder = arguments.runs / arguments.dataset
+    if arguments.dataset == "published":
+        originals = published_networks(arguments)
+        result = {"coarsened": coarsen_all(originals, arguments, folder, queue)}
+        finish(arguments, result, listener)
+        return
     trainings = plan_trainings(arguments)
     fail_if_any(queue(trainings, folder / "trained"))
+    if arguments.choose:
+        show_choice(folder / "trained", trainings)
+        return
     runs = [describe_run(folder / "trained" / name, config) for name, config in trainings.items()]
-    coarsened = coarsen_all(arguments, folder, queue)
+    coarsened = coarsen_all(trained_networks(arguments, folder), arguments, folder, queue)
     fail_if_any(queue(plan_refinements(arguments), folder / "refined"))
+    refined = refine_all(arguments, folder / "refined")
+    finish(arguments, {"runs": runs, "coarsened": coarsened, "refined": refined}, listener)
+
+
+def finish(
+    arguments: argparse.Namespace, result: dict[str, Any], listener: ConsoleListener
+) -> None:
+    """Write what was found and where."""
     environment = describe_environment(resolve_device(arguments.device), 0)
     del environment["seed"], environment["command"]
     environment["load_average"] = os.getloadavg()[-1]
-    result = {
-        "environment": environment,
-        "quick": arguments.quick,
-        "runs": runs,
-        "coarsened": coarsened,
-        "refined": refine_all(arguments, folder / "refined"),
-    }
+    result = {"environment": environment, "quick": arguments.quick, **result}
     for path in write_multilevel(arguments.dataset, result, arguments.output):
         listener.note(f"wrote {path}")
 
@@ -80,7 +103,7 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dataset", choices=("digits", "cifar10"), default="digits")
+    parser.add_argument("--dataset", choices=("digits", "cifar10", "published"), default="digits")
     parser.add_argument("--data", type=Path, help="the folder that holds CIFAR-10")
     parser.add_argument("--output", type=Path, help="docs/results, or multilevel-quick if quick")
     parser.add_argument("--runs", type=Path, help="where runs are kept; OUTPUT/runs if quick")
@@ -89,6 +112,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--levels", action="append", metavar="E:W:S", help="epochs:sizes:steps of each level"
     )
+    parser.add_argument("--choose", action="store_true", help="compare levels by validation only")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; times suffer")
     parser.add_argument("--device", default="auto")
@@ -116,13 +140,30 @@ def plan_trainings(arguments: argparse.Namespace) -> dict[str, RunConfig]:
     """Single-level and multilevel runs by name, seed by seed, so that both meet the same hours."""
     recipe = pdecnn.recipe(f"{DYNAMICS}_{arguments.dataset}_multilevel")
     configs = {}
-    for seed in range(arguments.seeds):
+    first = FIRST_SEED_TO_CHOOSE if arguments.choose else 0
+    for seed in range(first, first + arguments.seeds):
         base = recipe.with_settings(settings_of(arguments, seed))
         configs[f"single-seed{seed}"] = base.with_settings(parse_levels("none:none:none"))
         for levels in arguments.levels or [None]:
             config = base if levels is None else base.with_settings(parse_levels(levels))
             configs[f"{level_name(config)}-seed{seed}"] = config
     return configs
+
+
+def show_choice(folder: Path, trainings: dict[str, RunConfig]) -> None:
+    """The levels by their best validation accuracies, with time and work."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, config in trainings.items():
+        entry = describe_run(folder / name, config)
+        found.setdefault(entry["name"], []).append(entry)
+    for name, entries in found.items():
+        accuracies = [100 * entry["validation_accuracy"] for entry in entries]
+        print(
+            f"{name}: validation {statistics.mean(accuracies):.2f} % "
+            f"({', '.join(f'{accuracy:.2f}' for accuracy in accuracies)}), "
+            f"{statistics.mean(entry['seconds'] for entry in entries):.1f} s, "
+            f"{statistics.mean(entry['work'] for entry in entries) / 1e12:.3g} TFLOP"
+        )
 
 
 def parse_levels(text: str) -> dict[str, Any]:
@@ -204,6 +245,7 @@ def describe_run(folder: Path, config: RunConfig) -> dict[str, Any]:
         "config": replace(run.config, data=replace(run.config.data, folder=None)).to_dict(),
         "runs_at_a_time": conditions["runs_at_a_time"],
         "num_weights": summary["num_weights"],
+        "validation_accuracy": summary["best_validation_accuracy"],
         "test_accuracy": summary["test"]["accuracy"],
         "test_loss": summary["test"]["loss"],
         "seconds": sum(seconds.values()),
@@ -233,40 +275,82 @@ def steady_seconds(metrics: list[dict[str, Any]], seconds: dict[int, float]) -> 
     return total
 
 
-def coarsen_all(arguments: argparse.Namespace, folder: Path, queue: Any) -> list[dict[str, Any]]:
-    """Every single-level network on images of half the size, before and after one epoch more."""
+def trained_networks(arguments: argparse.Namespace, folder: Path) -> Originals:
+    """The single-level networks of all seeds."""
+    runs = {seed: Run(folder / "trained" / f"single-seed{seed}") for seed in range(arguments.seeds)}
+    return {f"seed{seed}": (run.config, pdecnn.load(run.folder)) for seed, run in runs.items()}
+
+
+def published_networks(arguments: argparse.Namespace) -> Originals:
+    """The CIFAR-10 networks that come with the package, one of each dynamics."""
+    settings = settings_of(arguments, 0)
+    settings.pop("network.channels", None)
+    return {
+        dynamics: (
+            pdecnn.recipe(f"{dynamics}_cifar10").with_settings(settings),
+            pdecnn.create_model(f"{dynamics}_cifar10", pretrained=True),
+        )
+        for dynamics in PAPER_DYNAMICS
+    }
+
+
+def coarsen_all(
+    originals: Originals, arguments: argparse.Namespace, folder: Path, queue: Any
+) -> list[dict[str, Any]]:
+    """Every network on images of half the size, before and after one epoch more."""
     device = resolve_device(arguments.device)
     rows, tunings = [], {}
-    for seed in range(arguments.seeds):
-        run = Run(folder / "trained" / f"single-seed{seed}")
-        config = run.config
-        test = read_splits(config.data, seed).test.to(device)
-        original = pdecnn.load(run.folder)
+    for name, (config, original) in originals.items():
+        precision = config.training.precision
+        test = read_splits(config.data, config.seed).test.to(device)
         networks = {"full size": original}
         for variant in VARIANTS:
             network = networks[variant] = coarsened(original, variant)
-            network.save_pretrained(folder / "networks" / file_name(variant, seed))
-        networks = {name: network.to(device) for name, network in networks.items()}
-        speeds = images_per_second(networks, test, precision=config.training.precision)
+            start = folder / "networks" / file_name(variant, name)
+            network.save_pretrained(start)
+            tunings[file_name(variant, name)] = tuning(config, network, start)
+        networks = {variant: network.to(device) for variant, network in networks.items()}
+        speeds = images_per_second(networks, test, precision=precision)
         for variant, network in networks.items():
-            evaluation = evaluate_network(network, test, precision=config.training.precision)
-            row = {"seed": seed, "variant": variant, "test_accuracy": evaluation.accuracy}
+            evaluation = evaluate_network(network, test, precision=precision)
+            row = {"network": name, "variant": variant, "test_accuracy": evaluation.accuracy}
             rows.append(row | {"test_loss": evaluation.loss, "images_per_second": speeds[variant]})
-        for variant in VARIANTS:
-            network_folder = folder / "networks" / file_name(variant, seed)
-            tunings[file_name(variant, seed)] = tuning(config, networks[variant], network_folder)
+        evaluation = evaluate_smoothed(original, test)
+        row = {"network": name, "variant": "smoothed", "test_accuracy": evaluation.accuracy}
+        rows.append(row | {"test_loss": evaluation.loss})
     fail_if_any(queue(tunings, folder / "tuned"))
     for row in rows:
         if row["variant"] in VARIANTS:
-            summary = Run(folder / "tuned" / file_name(row["variant"], row["seed"])).summary
+            summary = Run(folder / "tuned" / file_name(row["variant"], row["network"])).summary
             assert summary is not None
             row["tuned_test_accuracy"] = summary["test"]["accuracy"]
     return rows
 
 
-def file_name(variant: str, seed: int) -> str:
-    """A variant of a seed as the name of a folder."""
-    return f"{variant.replace(' ', '_')}-seed{seed}"
+def evaluate_smoothed(network: Network, test: ImageSet) -> Evaluation:
+    """At full size, on images averaged to half the size and interpolated back.
+
+    What a coarsened network approximates: Galerkin's R K P is K on what P R lets through.
+    """
+
+    @torch.no_grad()
+    def score(poll: Callable[[], None]) -> Tensor:
+        del poll
+        parts = []
+        network.eval()
+        for pixels in test.images[:].split(250):
+            features = network.preprocess(pixels)
+            coarse = average_pool(features, FACTOR)
+            smooth = functional.interpolate(coarse, scale_factor=FACTOR, mode="bilinear")
+            parts.append(network(smooth))
+        return torch.cat(parts)
+
+    return evaluate_network(network, test, score=score)
+
+
+def file_name(variant: str, name: str) -> str:
+    """A variant of a network as the name of a folder."""
+    return f"{variant.replace(' ', '_')}-{name}"
 
 
 def coarsened(network: Network, variant: str) -> Network:

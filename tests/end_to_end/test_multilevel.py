@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 import pdecnn
+from pdecnn.data.cifar import CIFAR10
 from pdecnn.experiments.preparation import read_splits
 from pdecnn.learning import evaluate_network
 from pdecnn.networks import refine_in_time
+from tests.published_data import write_version
 from tests.runs import environment
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "multilevel.py"
@@ -71,3 +73,22 @@ def test_the_benchmark_runs_goes_on_and_writes_its_page(tmp_path):
     assert (tmp_path / "multilevel-digits.png").stat().st_size > 10_000
     again = subprocess.run([*command, *levels], env=environment(), capture_output=True, text=True)
     assert "3 finished before, 0 to go" in again.stdout
+
+
+@pytest.mark.slow
+def test_the_published_networks_are_coarsened_without_any_other_training(tmp_path):
+    data = write_version(tmp_path, CIFAR10)
+    names = pdecnn.create_model("hamiltonian_cifar10", pretrained=True).preprocessing.class_names
+    (data / CIFAR10.names_file).write_text("\n".join(names))
+    output = tmp_path / "output"
+    command = [sys.executable, str(SCRIPT), "--quick", "--dataset", "published", "--device", "cpu"]
+    command += ["--data", str(data), "--output", str(output)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((output / "multilevel.json").read_text())["published"]["coarsened"]
+    assert len(rows) == 15
+    assert sum("tuned_test_accuracy" in row for row in rows) == 9
+    page = (output / "multilevel.md").read_text()
+    assert "parabolic, hamiltonian, second_order, in this order" in page
+    assert "images averaged and interpolated back |" in page
+    assert str(tmp_path) not in page

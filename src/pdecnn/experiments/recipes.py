@@ -94,33 +94,32 @@ def digits_multilevel(dynamics: str) -> RunConfig:
     """The digits with 2, then 4, then 8 steps: at 4x4 pixels there is little left to learn from."""
     config = digits(dynamics)
     network = replace(config.network, num_steps=8, step_size=0.125)
-    return _in_levels(replace(config, network=network), steps=(2, 4, 8))
+    return _in_levels(replace(config, network=network), (40, 40, 20), steps=(2, 4, 8))
 
 
 def stl10_multilevel(dynamics: str) -> RunConfig:
     """STL-10 from 24x24 to 48x48 to 96x96 pixels."""
-    return _in_levels(stl10(dynamics), sizes=(24, 48, 96))
+    return _in_levels(stl10(dynamics), (30, 30, 40), sizes=(24, 48, 96))
 
 
 def cifar10_multilevel(dynamics: str) -> RunConfig:
     """CIFAR-10 from 16x16 to 32x32 pixels."""
-    return _in_levels(cifar10(dynamics), sizes=(16, 32))
+    return _in_levels(cifar10(dynamics), (60, 40), sizes=(16, 32))
 
 
 def cifar100_multilevel(dynamics: str) -> RunConfig:
     """CIFAR-100 from 16x16 to 32x32 pixels."""
-    return _in_levels(cifar100(dynamics), sizes=(16, 32))
+    return _in_levels(cifar100(dynamics), (60, 40), sizes=(16, 32))
 
 
 def _in_levels(
     config: RunConfig,
+    epochs: tuple[float, ...],
     *,
     sizes: tuple[int, ...] | None = None,
     steps: tuple[int, ...] | None = None,
 ) -> RunConfig:
-    """The recipe with the same epochs and rates, three fifths of them on coarser levels."""
-    num_coarse = len(sizes or steps or ()) - 1
-    epochs = (60 / num_coarse,) * num_coarse + (40.0,)
+    """The recipe with the same epochs and rates, these shares of them on each level."""
     training = replace(config.training, level_epochs=epochs, level_sizes=sizes, level_steps=steps)
     return replace(config, recipe=f"{config.recipe}_multilevel", training=training)
 

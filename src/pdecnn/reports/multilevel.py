@@ -12,7 +12,11 @@ from pdecnn.networks.level_transfer import INTERPOLATIONS
 from pdecnn.reports.figures import without_matplotlib_notices
 
 JSON_FILE, PAGE_FILE = "multilevel.json", "multilevel.md"
-TITLES = {"digits": "Digits", "cifar10": "CIFAR-10"}
+TITLES = {
+    "digits": "Digits",
+    "cifar10": "CIFAR-10",
+    "published": "The published CIFAR-10 networks",
+}
 POINTS, SAVING = 0.5, 0.25
 _SINGLE = "single"
 _VARIANTS = {
@@ -20,7 +24,9 @@ _VARIANTS = {
     "as it is": "half size, stencils as they are",
     "rediscretize": "half size, re-discretised",
     "galerkin": "half size, Galerkin",
+    "smoothed": "full size, images averaged and interpolated back",
 }
+_AT_HALF_SIZE = ("as it is", "rediscretize", "galerkin")
 
 
 def write_multilevel(dataset: str, result: dict[str, Any], folder: Path) -> list[Path]:
@@ -36,15 +42,20 @@ def write_multilevel(dataset: str, result: dict[str, Any], folder: Path) -> list
     results = {name: part for name, part in (results | {dataset: result}).items() if name in TITLES}
     write_json(path, results)
     contents = {PAGE_FILE: multilevel_page(results).encode()}
+    if "runs" in result:
+        contents |= _figure(dataset, result["runs"])
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
+    return [path, *(folder / name for name in contents)]
+
+
+def _figure(dataset: str, runs: list[dict[str, Any]]) -> dict[str, bytes]:
     with without_matplotlib_notices():
         from pdecnn.reports import style
     from pdecnn.reports.multilevel_figure import draw_courses
 
     with style.journal_style():
-        contents |= style.render(figure_name(dataset), draw_courses(result["runs"]))
-    for name, content in contents.items():
-        write_atomically(folder / name, content)
-    return [path, *(folder / name for name in contents)]
+        return style.render(figure_name(dataset), draw_courses(runs))
 
 
 def figure_name(dataset: str) -> str:
@@ -70,10 +81,14 @@ def multilevel_page(results: dict[str, Any]) -> str:
 
 
 def _section(dataset: str, result: dict[str, Any]) -> list[str]:
-    runs, rows = result["runs"], result["coarsened"]
+    rows = result["coarsened"]
     lines = [f"## {TITLES[dataset]}", ""]
     if result["quick"]:
         lines += ["**Quick version: tiny networks, only to see that everything runs.**", ""]
+    if "runs" not in result:
+        lines += [_published(rows), _measured_on(result["environment"]) + ".", ""]
+        return [*lines, *_coarsening_table(rows), "", *_coarsening_verdicts(rows), ""]
+    runs = result["runs"]
     lines += [_conditions(result), ""]
     lines += ["### Training", "", *_training_table(runs), "", *_verdicts(runs), ""]
     lines += [f"![Validation accuracy over work and time]({figure_name(dataset)}.png)", ""]
@@ -125,7 +140,7 @@ def _verdicts(runs: list[dict[str, Any]]) -> list[str]:
 
 def _coarsening_table(rows: list[dict[str, Any]]) -> list[str]:
     lines = [
-        "| network | mean | by seed | after an epoch | by seed | images/s |",
+        "| network | mean | each | after an epoch | each | images/s |",
         "|---|--:|---|--:|---|--:|",
     ]
     for variant, title in _VARIANTS.items():
@@ -133,12 +148,14 @@ def _coarsening_table(rows: list[dict[str, Any]]) -> list[str]:
         before = [100 * row["test_accuracy"] for row in mine]
         after = [100 * row["tuned_test_accuracy"] for row in mine if "tuned_test_accuracy" in row]
         tuned = f"{statistics.mean(after):.2f} | {_each(after)}" if after else "| "
+        speeds = [row["images_per_second"] for row in mine if "images_per_second" in row]
+        speed = f"{statistics.mean(speeds):,.0f}" if speeds else ""
         lines.append(
-            f"| {title} | {statistics.mean(before):.2f} | {_each(before)} | {tuned} | "
-            f"{_mean(mine, 'images_per_second'):,.0f} |"
+            f"| {title} | {statistics.mean(before):.2f} | {_each(before)} | {tuned} | {speed} |"
         )
     return [
-        "The single-level networks; half-size images are standardised at full size, then averaged.",
+        "Half-size images are standardised at full size, then averaged. A coarsened network",
+        "approximates the original one on images averaged and interpolated back, the last row.",
         "",
         *lines,
     ]
@@ -152,8 +169,7 @@ def _coarsening_verdicts(rows: list[dict[str, Any]]) -> list[str]:
     ):
         means = {
             variant: 100 * _mean([row for row in rows if row["variant"] == variant], key)
-            for variant in _VARIANTS
-            if variant != "full size"
+            for variant in _AT_HALF_SIZE
         }
         kept = means.pop("as it is")
         best = max(means, key=lambda variant: means[variant])
@@ -183,10 +199,25 @@ def _refinement_table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _conditions(result: dict[str, Any]) -> str:
-    environment, runs = result["environment"], result["runs"]
+def _published(rows: list[dict[str, Any]]) -> str:
+    names = ", ".join(dict.fromkeys(row["network"] for row in rows))
+    return (
+        f"`create_model(..., pretrained=True)`: {names}, in this order, trained at 32 px. One "
+        f"epoch more is at 16 px with the last rate of the recipe, seed 0. Test images in float32. "
+    )
+
+
+def _measured_on(environment: dict[str, Any]) -> str:
     versions, hardware = environment["versions"], environment["hardware"]
     device = hardware["gpu"] or f"{hardware['processor']} ({hardware['cpu_cores']} cores)"
+    return (
+        f"{device}, torch {versions['torch']}, Python {versions['python']}, "
+        f"{environment['date']}, commit {environment['commit']}"
+    )
+
+
+def _conditions(result: dict[str, Any]) -> str:
+    environment, runs = result["environment"], result["runs"]
     training = runs[0]["config"]["training"]
     seeds = sorted({run["seed"] for run in runs})
     jobs = max(run["runs_at_a_time"] for run in runs)
@@ -194,9 +225,7 @@ def _conditions(result: dict[str, Any]) -> str:
     others = "" if load is None else f", load average {load:.1f} at the end"
     return (
         f"`{runs[0]['recipe']}` with and without its levels, seeds {', '.join(map(str, seeds))}, "
-        f"{training['precision']}, {jobs} run(s) at a time{others}. {device}, "
-        f"torch {versions['torch']}, Python {versions['python']}, {environment['date']}, "
-        f"commit {environment['commit']}. "
+        f"{training['precision']}, {jobs} run(s) at a time{others}. {_measured_on(environment)}. "
         f"Seconds are those of training and validation; "
         f"without compiling: the first epoch of a level counted as its median one."
     )

@@ -33,7 +33,7 @@ def test_there_is_a_recipe_for_every_dynamics_and_data_set():
 
 def test_multilevel_recipes_are_the_plain_ones_in_levels():
     levels = {
-        "digits": {"level_steps": (2, 4, 8), "level_epochs": (30, 30, 40)},
+        "digits": {"level_steps": (2, 4, 8), "level_epochs": (40, 40, 20)},
         "stl10": {"level_sizes": (24, 48, 96), "level_epochs": (30, 30, 40)},
         "cifar10": {"level_sizes": (16, 32), "level_epochs": (60, 40)},
         "cifar100": {"level_sizes": (16, 32), "level_epochs": (60, 40)},
