@@ -24,7 +24,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE)
 
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -m "slow and not gpu and not alone" $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m "slow and not gpu and not alone" --durations 40 $(SIDE_BY_SIDE)
 	$(BIN)/python -m pytest -m "slow and not gpu and alone"
 
 check: $(INSTALLED)
