@@ -13,6 +13,7 @@ from pdecnn.explorer.frames import (
     Reversal,
     Trajectory,
     blocks_of,
+    common_scales,
     component_names,
     compute_trajectory,
     distances,
@@ -23,6 +24,7 @@ from pdecnn.explorer.frames import (
 from pdecnn.explorer.pictures import flat_slice, picture, symmetric_scale
 from pdecnn.explorer.subject import Subject
 from pdecnn.pde.block import Block
+from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import SymmetricLayer
 
 NUM_EXAMPLES = 12
@@ -30,7 +32,7 @@ MOST_NOISE = 2.0
 MAX_UPLOAD_BYTES = 16 * 2**20
 VIEWS = ("clean", "noisy", "difference")
 _MOST_UPLOADS = 4
-_MOST_TRAJECTORIES = 6
+_MOST_TRAJECTORIES = 3
 _MOST_COMPARED = 16
 
 
@@ -83,7 +85,7 @@ class Explorer:
         trajectory = self._trajectory(sample, 0.0)
         return {
             "sample": sample,
-            "label": None if sample in self._uploads else self.subject.label(int(sample)),
+            "label": self._label(sample),
             **self._input(sample),
             "probabilities": finite(trajectory.probabilities),
             "blocks": [
@@ -113,25 +115,15 @@ class Explorer:
         chosen = self._block(block)
         if not 0 <= step <= chosen.num_steps:
             raise ConfigError(f"block {block} has the steps 0 to {chosen.num_steps}, found {step}")
-        clean = self._trajectory(sample, 0.0)
-        if view == "clean":
-            shown, scales = clean.states[block][step], clean.scales(block)
-        else:
-            noisy = self._trajectory(sample, amount)
-            shown, scales = noisy.states[block][step], clean.scales(block)
-            if view == "difference":
-                apart = [
-                    tuple(second - first for first, second in zip(one, other, strict=True))
-                    for one, other in zip(clean.states[block], noisy.states[block], strict=True)
-                ]
-                shown = apart[step]
-                scales = [symmetric_scale(frames) for frames in zip(*apart, strict=True)]
+        states, scales = self._shown(sample, block, view, amount)
         return {
             "block": block,
             "step": step,
             "components": [
                 {"name": name, **picture(part[0], -scale, scale)}
-                for name, part, scale in zip(component_names(chosen), shown, scales, strict=True)
+                for name, part, scale in zip(
+                    component_names(chosen), states[step], scales, strict=True
+                )
             ],
         }
 
@@ -149,6 +141,22 @@ class Explorer:
             **_compared(found),
         }
 
+    def _shown(
+        self, sample: str, block: int, view: str, amount: float
+    ) -> tuple[list[State], list[float]]:
+        """The states of a block and their scale; with noise it is the one without."""
+        clean = self._trajectory(sample, 0.0)
+        if view == "clean":
+            return clean.states[block], clean.scales[block]
+        noisy = self._trajectory(sample, amount)
+        if view == "noisy":
+            return noisy.states[block], clean.scales[block]
+        apart: list[State] = [
+            tuple(second - first for first, second in zip(one, other, strict=True))
+            for one, other in zip(clean.states[block], noisy.states[block], strict=True)
+        ]
+        return apart, common_scales(apart)
+
     def _compute(self, sample: str, amount: float) -> Trajectory:
         return compute_trajectory(self.subject.network, self._pixels(sample, amount))
 
@@ -156,12 +164,7 @@ class Explorer:
         """A sample in [0, 1] or its own units, with noise of `amount` times its deviation."""
         if not 0 <= amount <= MOST_NOISE:
             raise ConfigError(f"noise must be in 0 to {MOST_NOISE:g}, found {amount}")
-        pixels = self._uploads.get(sample)
-        if pixels is None:
-            number = self.subject.num_samples
-            if not (sample.isascii() and sample.isdecimal() and int(sample) < number):
-                raise ConfigError(f"there is no sample {sample!r}; pick one of 0 to {number - 1}")
-            pixels = self.subject.pixels(int(sample))
+        pixels = self._raw(sample)
         values = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
         if amount == 0:
             return values
@@ -169,14 +172,28 @@ class Explorer:
         noise = torch.randn(values.shape, generator=generator)
         return values + amount * values.std(correction=0) * noise
 
+    def _raw(self, sample: str) -> Tensor:
+        """A sample as it is stored."""
+        if sample in self._uploads:
+            return self._uploads[sample]
+        return self.subject.pixels(self._index(sample))
+
+    def _index(self, sample: str) -> int:
+        number = self.subject.num_samples
+        if sample.isascii() and sample.isdecimal() and len(sample) < 10 and int(sample) < number:
+            return int(sample)
+        raise ConfigError(f"there is no sample {sample[:20]!r}; pick one of 0 to {number - 1}")
+
+    def _label(self, sample: str) -> str | None:
+        return None if sample in self._uploads else self.subject.label(self._index(sample))
+
     def _input(self, sample: str, amount: float = 0.0) -> dict[str, Any]:
-        """The input as a picture; with noise on the scale it has without."""
-        clean = flat_slice(self._pixels(sample))
-        if self.subject.takes_images:
-            low, high = 0.0, 1.0
-        else:
+        """The input as a picture, on the scale it has without noise."""
+        low, high = 0.0, 1.0
+        if self._raw(sample).dtype != torch.uint8:
+            clean = flat_slice(self._pixels(sample))
             low, high = float(clean.min()), float(clean.max())
-        return {"picture": picture(flat_slice(self._pixels(sample, amount)), low, high)}
+        return {"picture": picture(self._pixels(sample, amount), low, high)}
 
     def _block(self, index: int) -> Block:
         if not 0 <= index < len(self.blocks):

@@ -32,16 +32,14 @@ class Trajectory:
     """The features each block begins with."""
     states: list[list[State]]
     """Of each block at t_0 ... t_N."""
+    scales: list[list[float]]
+    """Of each block, for each component of its state and all of its times."""
     probabilities: list[float]
     """Of each class."""
 
     def features(self, block: Block, index: int) -> list[Tensor]:
         """Y at t_0 ... t_N of a block."""
         return [block.integrator.finish(state) for state in self.states[index]]
-
-    def scales(self, index: int) -> list[float]:
-        """The scale of each component of a block's state, for all of its times."""
-        return [symmetric_scale(frames) for frames in zip(*self.states[index], strict=True)]
 
 
 @torch.no_grad()
@@ -54,7 +52,12 @@ def compute_trajectory(network: Network, pixels: Tensor) -> Trajectory:
         states.append(block.trajectory(features))
         features = connector(block.integrator.finish(states[-1][-1]).to(features.dtype))
     probabilities: list[float] = network.forward_head(features)[0].softmax(0).tolist()
-    return Trajectory(inputs, states, probabilities)
+    return Trajectory(inputs, states, [common_scales(path) for path in states], probabilities)
+
+
+def common_scales(states: list[State]) -> list[float]:
+    """The scale of each component, for all states."""
+    return [symmetric_scale(frames) for frames in zip(*states, strict=True)]
 
 
 def blocks_of(network: Network) -> list[Block]:
@@ -101,9 +104,11 @@ def _energy_kind(block: Block, known: bool, printed: bool) -> str:
 
 def distances(block: Block, index: int, one: Trajectory, other: Trajectory) -> dict[str, Any]:
     """|Y_j - Y~_j| along a block, and by what factor it grew (eq. 6)."""
-    pairs = list(zip(one.features(block, index), other.features(block, index), strict=True))
-    lengths = [float((first - second).double().norm()) for first, second in pairs]
-    sizes = [float(first.double().norm()) for first, _ in pairs]
+    pairs = zip(one.features(block, index), other.features(block, index), strict=True)
+    # On the CPU: not every device has float64.
+    wide = [(first.cpu().double(), second.cpu().double()) for first, second in pairs]
+    lengths = [float((first - second).norm()) for first, second in wide]
+    sizes = [float(first.norm()) for first, _ in wide]
     growth = [length / lengths[0] for length in lengths] if lengths[0] > 0 else []
     return {
         "distances": finite(lengths),

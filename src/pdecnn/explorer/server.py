@@ -79,13 +79,13 @@ class ExplorerServer(ThreadingHTTPServer):
             raise ConfigError(f"--port must be 0 (any free one) or 1024 to 65535, found {port}")
         self.explorer = explorer
         self.token = secrets.token_urlsafe(32)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="explorer")
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             raise ConfigError(
                 f"port {port} cannot be used ({error.strerror}); choose another --port, or 0"
             ) from error
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="explorer")
 
     def server_bind(self) -> None:
         """Bind without asking a name server what this machine is called."""
@@ -278,7 +278,10 @@ def _no_such(exists_otherwise: bool) -> _Refused:
 
 def _query(text: str) -> Query:
     try:
-        return {name: values[-1] for name, values in parse_qs(text, max_num_fields=8).items()}
+        return {
+            name: values[-1]
+            for name, values in parse_qs(text, keep_blank_values=True, max_num_fields=8).items()
+        }
     except ValueError as error:
         raise _Refused(HTTPStatus.BAD_REQUEST, "too many fields") from error
 

@@ -96,7 +96,7 @@ def open_subject(
         config = Run(run).config
         network = Network.from_pretrained(Run(run).weights(weights))
         data_config, seed = config.data, config.seed
-    elif name in list_models() and not Path(run).exists():
+    elif name in list_models(pretrained=True) and not Path(run).exists():
         if weights != "best":
             raise ConfigError(f"{name} has its published weights only; leave out --weights")
         network = create_model(name, pretrained=True)
