@@ -116,7 +116,6 @@ def distances(block: Block, index: int, one: Trajectory, other: Trajectory) -> d
             [length / size if size else 0.0 for length, size in zip(lengths, sizes, strict=True)]
         ),
         "growth": finite(growth[-1:])[0] if growth else None,
-        "largest_growth": finite([max(growth)])[0] if growth else None,
     }
 
 

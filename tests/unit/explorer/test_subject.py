@@ -46,7 +46,8 @@ def test_a_published_network_with_photographs_where_there_are_no_data():
 
 def test_a_published_network_with_its_data(tmp_path):
     inner, _ = write_files(tmp_path, CIFAR10, records_per_file=20)
-    names = "airplane automobile bird cat deer dog frog horse ship truck".split()
+    published = pdecnn.create_model("second_order_cifar10", pretrained=True)
+    names = published.preprocessing.class_names
     (inner / "batches.meta.txt").write_text("\n".join(names) + "\n")
     subject = open_subject("second_order_cifar10", data=tmp_path, device="cpu")
     assert (subject.num_samples, subject.notice) == (20, None)

@@ -269,7 +269,7 @@ function listen() {
 }
 
 function showSubject() {
-  document.title = `${subject.name} – pdecnn explorer`;
+  document.title = `${subject.name} - pdecnn explorer`;
   at("name").textContent = `${subject.name}: ${subject.blocks.length} blocks, ${subject.num_weights.toLocaleString("en")} weights`;
   at("equation").textContent = subject.equation;
   at("notice").textContent = subject.notice ?? "";
