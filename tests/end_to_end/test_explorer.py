@@ -3,19 +3,26 @@
 import re
 import signal
 import urllib.request
+import webbrowser
 from contextlib import contextmanager
+from pathlib import Path
 from statistics import median
 
 import pytest
 import torch
+from typer.main import get_command
 
+import pdecnn
+from pdecnn.cli import app
 from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer
+from pdecnn.explorer.server import ExplorerServer
 from pdecnn.explorer.subject import open_subject
 from tests.browser import browser as browser
 from tests.browser import watched_page
 from tests.explorers import origin, png, serving, serving_subject
-from tests.runs import finish, start
+from tests.runs import call, finish, small_config, start
 
+ROOT = Path(__file__).parents[2]
 LARGEST_ERROR = 1e-5
 READY = "body[aria-busy=false]"
 MOST_MILLISECONDS = 300
@@ -325,6 +332,43 @@ def test_the_command_prints_its_address_and_ends_with_the_signal():
         process.send_signal(signal.SIGINT)
     done = finish(process)
     assert (done.code, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_every_command_of_the_page_about_it_runs(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(ExplorerServer, "serve_forever", lambda server: None)
+    monkeypatch.setattr(webbrowser, "open", lambda url: True)
+    config = small_config(network__channels=[4, 4], training__epochs=1)
+    pdecnn.train(config, output=tmp_path / "runs" / "hamiltonian_digits-1", device="cpu")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "how-to" / "explorer.md").read_text()
+    commands = re.findall(r"^\$ (?:ssh .* MACHINE )?pdecnn (explore .*)$", page, re.MULTILINE)
+    assert len(commands) == 4
+    for line in commands:
+        arguments = line.replace("RUN", "runs/hamiltonian_digits-1").replace("8000", "0").split()
+        done = call(capsys, monkeypatch, *arguments)
+        assert (done.code, done.stderr) == (0, ""), line
+        assert done.stdout.startswith(f"exploring {arguments[1]} at http://127.0.0.1:")
+    flags = {flag for p in get_command(app).commands["explore"].params for flag in p.opts}
+    assert set(re.findall(r"`(--[a-z-]+)", page)) <= flags
+    for target in re.findall(r"\]\(([^)#]+)\)", page):
+        assert (ROOT / "docs" / "how-to" / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nowhere"], 5, "neither a run directory (no config.json) nor a model with published"),
+        (["hamiltonian_cifar10", "--data", "nowhere"], 3, "nowhere"),
+        (["hamiltonian_cifar10", "--port", "80"], 2, "--port must be 0"),
+        (["hamiltonian_cifar10", "--device", "tpu"], 2, "unknown device 'tpu'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(capsys, monkeypatch, tmp_path, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    done = call(capsys, monkeypatch, "explore", "--no-browser", *arguments)
+    assert done.code == code
+    assert message in done.stderr
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
     """|Y| and an energy along a block, in float64 on the CPU (eq. 12).
 
     The energy is the one that waves conserve and heat never raises, where it is known; else that
-    of eq. 12, which is second order only; else there is a reason.
+    of eq. 12, which is second order only; else none. A note says which.
     """
     curves = energy_curves(deepcopy(block).cpu(), features.cpu())
     known = curves.raw if curves.centred is None else curves.centred
@@ -86,20 +86,23 @@ def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
     return {
         "norms": finite(curves.norms[:, 0].tolist()),
         "energy": None if energy is None else finite(energy[:, 0].tolist()),
-        "energy_kind": _energy_kind(block, known is not None, energy is not None),
+        "energy_note": _energy_note(block, known is not None, energy is not None),
     }
 
 
-def _energy_kind(block: Block, known: bool, printed: bool) -> str:
+def _energy_note(block: Block, known: bool, printed: bool) -> str:
     if known and block.integrator.reversible:
-        return "energy, which waves keep while their weights are constant in time"
+        return "With weights constant in time a wave keeps its energy, up to small swings."
     if known:
-        return "energy, which heat never raises while its weights are constant in time"
+        return "With weights constant in time and small steps heat never raises its energy."
     if printed:
-        return "energy of eq. 12; normalised layers do not conserve it"
-    if not all(isinstance(layer, SymmetricLayer) for layer in block.layers):
-        return "none is known for layers that are not symmetric"
-    return "none is known for normalised layers"
+        return "It is the energy of eq. 12, which is not conserved."
+    layers = [layer for layer in block.layers if isinstance(layer, SymmetricLayer)]
+    if len(layers) < len(block.layers):
+        return "No energy is known for layers that are not symmetric."
+    if any(layer.activation.antiderivative is None for layer in layers):
+        return "No energy is known for this activation."
+    return "No energy is known for normalised layers."
 
 
 def distances(block: Block, index: int, one: Trajectory, other: Trajectory) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Whoever can open a page in the same browser may try to reach it, so nothing is answered without the
 token, under another host name (DNS rebinding), or to a POST from another page. Only the paths
-in `_PAGE`, `_GET` and `_POST` exist; no request names a file.
+in `_PAGE`, `GET` and `POST` exist; no request names a file.
 """
 
 import hmac
@@ -24,6 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer
+from pdecnn.explorer.questions import GET, POST, Query
 
 HOST = "127.0.0.1"
 SECONDS_TO_ASK = 15.0
@@ -45,27 +46,6 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
-}
-Query = dict[str, str]
-_GET: dict[str, Callable[[Explorer, Query], dict[str, Any]]] = {
-    "describe": lambda explorer, query: explorer.describe(),
-    "sample": lambda explorer, query: explorer.sample(_text(query, "sample")),
-    "noise": lambda explorer, query: explorer.noise(
-        _text(query, "sample"), _number(query, "amount")
-    ),
-    "frame": lambda explorer, query: explorer.frame(
-        _text(query, "sample"),
-        _index(query, "block"),
-        _index(query, "step"),
-        view=_text(query, "view"),
-        amount=_number(query, "amount"),
-    ),
-    "reverse": lambda explorer, query: explorer.reverse(
-        _text(query, "sample"), _index(query, "block")
-    ),
-}
-_POST: dict[str, Callable[[Explorer, bytes], dict[str, Any]]] = {
-    "upload": lambda explorer, content: explorer.upload(content),
 }
 
 
@@ -186,20 +166,20 @@ class _Handler(BaseHTTPRequestHandler):
         if path in _PAGE:
             name, kind = _PAGE[path]
             self._send(HTTPStatus.OK, kind, _page_file(name))
-        elif path in _GET:
-            self._answer(lambda: _GET[path](self.server.explorer, query))
+        elif path in GET:
+            self._answer(lambda: GET[path](self.server.explorer, query))
         else:
-            raise _no_such(path in _POST)
+            raise _no_such(path in POST)
 
     def _post(self, path: str, query: Query) -> None:
         del query
         origins = [f"http://{host}" for host in self.server.hosts]
         if self.headers.get("Origin") not in origins:
             raise _Refused(HTTPStatus.FORBIDDEN, "asked by another page")
-        if path not in _POST:
-            raise _no_such(path in _PAGE or path in _GET)
+        if path not in POST:
+            raise _no_such(path in _PAGE or path in GET)
         content = self._body()
-        self._answer(lambda: _POST[path](self.server.explorer, content))
+        self._answer(lambda: POST[path](self.server.explorer, content))
 
     def _check_host(self) -> None:
         hosts = self.headers.get_all("Host", [])
@@ -284,27 +264,6 @@ def _query(text: str) -> Query:
         }
     except ValueError as error:
         raise _Refused(HTTPStatus.BAD_REQUEST, "too many fields") from error
-
-
-def _text(query: Query, name: str) -> str:
-    if name not in query:
-        raise ConfigError(f"{name} is missing")
-    return query[name]
-
-
-def _index(query: Query, name: str) -> int:
-    text = _text(query, name)
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ConfigError(f"{name} must be a whole number from 0 on, found {text!r}")
-    return int(text)
-
-
-def _number(query: Query, name: str) -> float:
-    text = _text(query, name)
-    try:
-        return float(text)
-    except ValueError as error:
-        raise ConfigError(f"{name} must be a number, found {text!r}") from error
 
 
 def _page_file(name: str) -> bytes:

@@ -124,7 +124,7 @@ def _read_test(
     except DataError as error:
         if not (optional and _takes_images(network)):
             raise
-        return None, f"No test images: {error}. Until then these photographs stand in."
+        return None, f"Photographs stand in for the test images: {error}."
     return test, None
 
 

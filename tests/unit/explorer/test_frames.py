@@ -59,8 +59,8 @@ def test_norm_and_energy_are_those_of_the_diagnostics(dynamics, normalization):
         "none": {"resnet": "not symmetric", "parabolic": "heat never raises"},
         "tv": {"second_order": "eq. 12", "resnet": "not symmetric"},
     }
-    default = "normalised" if normalization == "tv" else "waves keep"
-    assert kinds[normalization].get(dynamics, default) in shown["energy_kind"]
+    default = "normalised" if normalization == "tv" else "a wave keeps its energy"
+    assert kinds[normalization].get(dynamics, default) in shown["energy_note"]
 
 
 def test_the_distance_of_two_trajectories_and_its_growth():

@@ -107,9 +107,9 @@ function figure(title, picture, kind) {
   return made;
 }
 
-function showFigures(place, pictures, kind, many = 1) {
+function showFigures(place, pictures, kind, columns = 1) {
   place.replaceChildren(...pictures.map(([title, picture]) => figure(title, picture, kind)));
-  place.querySelectorAll("figure > canvas").forEach((canvas, k) => drawChannels(canvas, pictures[k][1], many));
+  place.querySelectorAll("figure > canvas").forEach((canvas, k) => drawChannels(canvas, pictures[k][1], columns));
 }
 
 const TITLES = { clean: "", noisy: ", with noise", difference: ": with noise minus without" };
@@ -146,8 +146,8 @@ function showCurves() {
   drawCurves(at("norm-chart"), series, times(), cursor, "share of the start");
   const since = (values) => `${tidy(values[step])} (× ${tidy(shares(values)[step])} since the block began)`;
   at("norm-caption").textContent = hasEnergy
-    ? `Here |Y| = ${since(here.norms)}, energy ${since(here.energy)}. Drawn is the ${here.energy_kind}.`
-    : `Here |Y| = ${since(here.norms)}. No energy is drawn: ${here.energy_kind}.`;
+    ? `Here |Y| = ${since(here.norms)}, energy ${since(here.energy)}. ${here.energy_note}`
+    : `Here |Y| = ${since(here.norms)}. ${here.energy_note}`;
   if (!noise) return;
   const groups = noise.blocks.map((one) => one.distances);
   drawCurves(at("distance-chart"), [{ kind: "distance", groups }], times(), cursor, "distance");
@@ -195,7 +195,7 @@ function showReversal() {
     [reversal.reversible ? "recovered" : "tried", recovered],
     ["their difference", difference],
   ];
-  showFigures(at("reversal"), pictures, `block ${block} backwards`, 16);
+  showFigures(at("reversal"), pictures, `block ${block} backwards`, subject.dimension === 1 ? 2 : 4);
 }
 
 function choose(sample) {

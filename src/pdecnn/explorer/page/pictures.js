@@ -100,25 +100,22 @@ export function drawInput(canvas, picture) {
   }
 }
 
-function tileSize(picture, room, many) {
-  const channels = Math.max(picture.shape[0], many);
-  if (picture.shape.length === 2) {
-    const width = Math.min(room, channels > 32 ? 90 : 130);
-    return [width, Math.round(width / 2)];
-  }
+function tileSize(picture) {
+  const [channels, height, width] = picture.shape;
+  if (picture.shape.length === 2) return channels > 32 ? [90, 45] : [130, 65];
   const wanted = channels > 64 ? 44 : channels > 32 ? 54 : channels > 8 ? 70 : 100;
-  const width = Math.min(room, wanted);
-  return [width, Math.round((width * picture.shape[1]) / picture.shape[2])];
+  return [wanted, (wanted * height) / width];
 }
 
-// All channels side by side, on one scale, no larger than if there were `many`.
-export function drawChannels(canvas, picture, many) {
+// All channels side by side, on one scale, in at least so many columns.
+export function drawChannels(canvas, picture, least) {
   const room = canvas.parentElement.clientWidth;
-  const [wanted, tall] = tileSize(picture, room, many);
-  const columns = Math.max(1, Math.min(picture.shape[0], Math.floor((room + GAP) / (wanted + GAP))));
-  const fitting = Math.floor((room + GAP) / columns - GAP);
-  const width = Math.min(fitting, Math.round(wanted * 1.4));
-  const height = Math.round((width * tall) / wanted);
+  const across = (columns) => Math.floor((room + GAP) / columns) - GAP;
+  const [usual, tall] = tileSize(picture);
+  const wanted = Math.min(usual, across(least));
+  const columns = Math.max(least, Math.min(picture.shape[0], Math.floor((room + GAP) / (wanted + GAP))));
+  const width = Math.min(across(columns), Math.round(wanted * 1.4));
+  const height = Math.round((width * tall) / usual);
   const rows = Math.ceil(picture.shape[0] / columns);
   const whole = columns * (width + GAP) - GAP;
   const context = prepare(canvas, whole, rows * (height + GAP) - GAP);
