@@ -44,7 +44,7 @@ def symmetric_scale(frames: Iterable[Tensor]) -> float:
     """One scale for all frames: in each of them 99.5 % of the finite values lie within it."""
     largest = 0.0
     for frame in frames:
-        sizes = frame.detach().abs().flatten()
+        sizes = frame.detach().cpu().abs().flatten()
         sizes = sizes[sizes.isfinite()]
         if sizes.numel():
             place = max(1, round(_SHARE * sizes.numel()))

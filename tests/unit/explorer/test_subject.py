@@ -90,3 +90,30 @@ def test_what_is_neither_run_nor_name_is_refused(tmp_path, run):
         open_subject("hamiltonian_cifar10", weights="last", device="cpu")
     with pytest.raises(ConfigError, match="unknown device"):
         open_subject(run.folder, device="tpu")
+
+
+def test_heat_dies_out_and_waves_return():
+    """The figures of docs/how-to/explorer.md, on the photographs."""
+    found = {}
+    for name in ("parabolic_cifar10", "hamiltonian_cifar10"):
+        explorer = Explorer(open_subject(name, device="cpu"))
+        blocks, reversals = [], []
+        for sample in ("0", "1"):
+            shown, noise = explorer.sample(sample), explorer.noise(sample, 0.25)
+            for one, other in zip(shown["blocks"], noise["blocks"], strict=True):
+                shares = [norm / one["norms"][0] for norm in one["norms"]]
+                blocks.append((shares, other["growth"]))
+            reversals.append(explorer.reverse(sample, 0)["error"])
+        found[name] = blocks, reversals
+    blocks, reversals = found["parabolic_cifar10"]
+    for shares, growth in blocks:
+        assert shares == sorted(shares, reverse=True)
+        assert 0.585 < shares[-1] < 0.665
+        assert 0.655 < growth < 0.795
+    assert [round(error, 2) for error in reversals] == [0.42, 0.45]
+    blocks, reversals = found["hamiltonian_cifar10"]
+    for shares, growth in blocks:
+        assert 0.925 < min(shares) <= 1
+        assert 1.115 < shares[-1] < 1.185
+        assert 1.1 < growth < 3.3
+    assert max(reversals) < 1.5e-7
