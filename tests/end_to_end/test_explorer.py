@@ -97,6 +97,8 @@ def test_all_of_it_is_there_before_any_click(browser, server):
         assert page.locator("#bars li").count() == 3
         assert page.locator("#norm-chart .curve").count() == 2  # one for each block
         assert page.locator("#message").is_hidden()
+        page.hover("#components figure > canvas", position={"x": 5, "y": 5})
+        assert page.get_attribute("#components figure > canvas", "title") == "channel 0"
         # Names are texts, whatever they look like.
         assert "<b>bold</b>" in page.inner_text("#bars")
         assert page.locator("b").count() == 0

@@ -3,6 +3,8 @@
 import os
 import socket
 import time
+from contextlib import suppress
+from random import Random
 
 import pytest
 
@@ -49,9 +51,9 @@ def test_promise_12_only_this_machine_can_connect(server):
         with open("/proc/net/tcp") as table:
             listening = [row.split() for row in table if f":{port} 00000000:0000 0A" in row]
         assert [row[1] for row in listening] == [f"0100007F:{port}"]
-    # Linux owns all of 127/8, but the server none of it but 127.0.0.1.
-    with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.2", server.server_port), 5)
+        # Linux owns all of 127/8, but the server none of it but 127.0.0.1.
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.2", server.server_port), 5)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -135,6 +137,26 @@ def test_promise_12_uploads_must_say_their_length(server):
 def test_promise_12_an_upload_that_ends_early_is_refused(server):
     text = head(server, "upload", "POST", "Content-Length: 1000") + "short"
     assert status(raw(server, text, close=True)) == 400
+
+
+def test_promise_12_garbage_is_survived_in_silence(server, capfd):
+    random = Random(0)
+    texts = [
+        *(random.randbytes(random.randrange(1, 300)) + b"\r\n\r\n" for _ in range(40)),
+        b"GET /\r\n\r\n",
+        b"GET " + b"/" * 70_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 200 + b"\r\n",
+        head(server, "frame?" + "&" * 1000, "GET").encode(),
+        head(server, "sample?sample=%FF%00&amount=1e999", "GET").encode(),
+        head(server, "[", "GET").encode(),
+        f"GET http://[ HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode(),
+    ]
+    for text in texts:
+        with suppress(ConnectionError):
+            raw(server, text, close=True)
+    assert request(server, "describe").status == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_promise_12_slow_clients_are_dropped(monkeypatch):

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from socketserver import TCPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer
@@ -156,8 +156,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _respond(self, respond: Callable[[str, Query], None]) -> None:
         try:
             self._check_host()
-            url = urlsplit(self.path)
-            respond(self._checked_path(url.path), _query(url.query))
+            path, _, query = self.path.partition("?")
+            respond(self._checked_path(path), _query(query))
         except _Refused as refused:
             self.send_error(refused.status, str(refused))
 

@@ -2,6 +2,7 @@
 
 const LEVELS = 254;
 const GAP = 4;
+const WIDE = 800;
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
@@ -112,7 +113,7 @@ export function drawChannels(canvas, picture, least) {
   const room = canvas.parentElement.clientWidth;
   const across = (columns) => Math.floor((room + GAP) / columns) - GAP;
   const [usual, tall] = tileSize(picture);
-  const wanted = Math.min(usual, across(least));
+  const wanted = Math.min(room > WIDE ? 1.4 * usual : usual, across(least));
   const columns = Math.max(least, Math.min(picture.shape[0], Math.floor((room + GAP) / (wanted + GAP))));
   const width = Math.min(across(columns), Math.round(wanted * 1.4));
   const height = Math.round((width * tall) / usual);
@@ -120,6 +121,10 @@ export function drawChannels(canvas, picture, least) {
   const whole = columns * (width + GAP) - GAP;
   const context = prepare(canvas, whole, rows * (height + GAP) - GAP);
   canvas.style.width = `${whole}px`;
+  canvas.onmousemove = ({ offsetX, offsetY }) => {
+    const channel = Math.floor(offsetY / (height + GAP)) * columns + Math.floor(offsetX / (width + GAP));
+    canvas.title = channel < picture.shape[0] ? `channel ${channel}` : "";
+  };
   const colours = diverging();
   for (let c = 0; c < picture.shape[0]; c++) {
     const x = (c % columns) * (width + GAP);
