@@ -1,6 +1,7 @@
 """`pdecnn explore` in a real browser, as people use it."""
 
 import re
+import shutil
 import signal
 import urllib.request
 import webbrowser
@@ -22,7 +23,7 @@ from tests.browser import watched_page
 from tests.explorers import origin, png, serving, serving_subject
 from tests.runs import call, finish, small_config, start
 
-ROOT = Path(__file__).parents[2]
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "explorer.md"
 LARGEST_ERROR = 1e-5
 READY = "body[aria-busy=false]"
 MOST_MILLISECONDS = 300
@@ -341,10 +342,11 @@ def test_every_command_of_the_page_about_it_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(webbrowser, "open", lambda url: True)
     config = small_config(network__channels=[4, 4], training__epochs=1)
     pdecnn.train(config, output=tmp_path / "runs" / "hamiltonian_digits-1", device="cpu")
+    shutil.copytree(tmp_path / "runs/hamiltonian_digits-1", tmp_path / "runs/waves", symlinks=True)
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "how-to" / "explorer.md").read_text()
+    page = PAGE.read_text()
     commands = re.findall(r"^\$ (?:ssh .* MACHINE )?pdecnn (explore .*)$", page, re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 5
     for line in commands:
         arguments = line.replace("RUN", "runs/hamiltonian_digits-1").replace("8000", "0").split()
         done = call(capsys, monkeypatch, *arguments)
@@ -353,7 +355,20 @@ def test_every_command_of_the_page_about_it_runs(capsys, monkeypatch, tmp_path):
     flags = {flag for p in get_command(app).commands["explore"].params for flag in p.opts}
     assert set(re.findall(r"`(--[a-z-]+)", page)) <= flags
     for target in re.findall(r"\]\(([^)#]+)\)", page):
-        assert (ROOT / "docs" / "how-to" / target).exists(), target
+        assert (PAGE.parent / target).exists(), target
+
+
+@pytest.mark.slow
+def test_the_waves_of_the_page_about_it_keep_their_energy(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (arguments,) = re.findall(r"^pdecnn (train .*)$", PAGE.read_text(), re.MULTILINE)
+    assert call(capsys, monkeypatch, *arguments.split(), "--quiet").code == 0
+    assert pdecnn.evaluate("runs/waves")["accuracy"] == pytest.approx(0.986, abs=0.006)
+    explorer = Explorer(open_subject("runs/waves", device="cpu"))
+    for sample in range(4):
+        for block in explorer.sample(str(sample))["blocks"]:
+            assert all(0.98 < value / block["energy"][0] < 1.02 for value in block["energy"])
+            assert 1.05 < block["norms"][-1] / block["norms"][0] < 1.19
 
 
 @pytest.mark.parametrize(
