@@ -1,4 +1,4 @@
-"""The command line: arguments in, one call into experiments or reports, results out."""
+"""The command line: arguments in, one call into a room below, results out."""
 
 import csv
 import json
@@ -448,6 +448,38 @@ def attack(
         _print_json(found.to_dict())
     else:
         print_attack(found, files)
+
+
+@app.command()
+def explore(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|MODEL", help="A run directory, or a model with published weights."
+        ),
+    ],
+    data: DataOption = None,
+    weights: WeightsOption = "best",
+    port: Annotated[int, typer.Option("--port", help="0 is any free one.")] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address, open nothing.")
+    ] = False,
+    device: DeviceOption = "auto",
+    debug: DebugOption = False,
+) -> None:
+    """Watch features flow through a network, on a page of your own."""
+    del debug
+    from pdecnn.explorer.answers import Explorer
+    from pdecnn.explorer.server import serve
+    from pdecnn.explorer.subject import open_subject
+
+    subject = open_subject(run, data=data, weights=weights, device=device)
+    serve(
+        Explorer(subject),
+        port=port,
+        browser=not no_browser,
+        say=lambda text: print(text, flush=True),
+    )
 
 
 @app.command()

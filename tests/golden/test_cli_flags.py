@@ -31,6 +31,9 @@ COMMANDS = {
         RUN --epsilon E... --norm VALUE --images VALUE --data DIR --weights VALUE --output DIR
         --device VALUE --json --debug
     """,
+    "explore": """
+        RUN|MODEL --data DIR --weights VALUE --port VALUE --no-browser --device VALUE --debug
+    """,
     "export": """
         RUN|FOLDER --onnx FILE --torch-export FILE --pixels VALUE --weights VALUE --json --debug
     """,
@@ -64,6 +67,7 @@ DEFAULTS = {
     "reproduce": {"device": "auto"},
     "diagnose": {"weights": "best", "device": "auto"},
     "attack": {"norm": "linf", "weights": "best", "device": "auto"},
+    "explore": {"weights": "best", "device": "auto"},
     "export": {"weights": "best"},
     "data download": {"output": Path("data")},
     "data verify": {"data": Path("data")},

@@ -1,8 +1,10 @@
 """One image file as pixels: allow-listed formats, a cap on the pixels, honest errors."""
 
 import warnings
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +28,25 @@ def read_image(path: Path | str, channels: int, size: tuple[int, int] | None = N
     picture. With a `size` (height, width) it is scaled to cover that, by averages if it shrinks
     and linearly if it grows, and its middle is kept.
     """
+    return _read(str(path), lambda: Path(path).open("rb"), channels, size)
+
+
+def read_image_bytes(
+    content: bytes, name: str, channels: int, size: tuple[int, int] | None = None
+) -> Tensor:
+    """`read_image` of a file's content; errors call it by that name."""
+    return _read(name, lambda: BytesIO(content), channels, size)
+
+
+def _read(
+    name: str, open_file: Callable[[], BinaryIO], channels: int, size: tuple[int, int] | None
+) -> Tensor:
     from PIL import Image
 
     if channels not in _MODES:
         raise DataError(f"image files have 1 or 3 channels, but the network takes {channels}")
     try:
-        with warnings.catch_warnings(), Path(path).open("rb") as stream:
+        with warnings.catch_warnings(), open_file() as stream:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(stream, formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
@@ -39,7 +54,7 @@ def read_image(path: Path | str, channels: int, size: tuple[int, int] | None = N
                 pixels = _decode(image, _MODES[channels], size)
     # On a damaged file the decoders raise nearly anything, struct.error and KeyError included.
     except Exception as error:
-        raise DataError(f"{path}: {_complaint(error)}") from error
+        raise DataError(f"{name}: {_complaint(error)}") from error
     tensor = torch.from_numpy(pixels)
     return tensor.unsqueeze(0) if channels == 1 else tensor.permute(2, 0, 1).contiguous()
 

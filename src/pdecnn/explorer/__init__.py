@@ -1,0 +1,1 @@
+"""The local page on which features flow through a network; `server.serve` opens it."""

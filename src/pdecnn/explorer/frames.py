@@ -1,0 +1,172 @@
+"""One input on its way through artificial time: states, curves, and the way back (Sec. 3)."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pdecnn.diagnostics.energy import energy_curves
+from pdecnn.explorer.pictures import symmetric_scale
+from pdecnn.networks.network import Network
+from pdecnn.networks.reversal import relative_error
+from pdecnn.pde.block import Block
+from pdecnn.pde.integrators import (
+    AbstractReversibleIntegrator,
+    ForwardEuler,
+    Leapfrog,
+    State,
+    Verlet,
+)
+from pdecnn.pde.layers import SymmetricLayer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory:
+    """What every block makes of one input, (1, channels, *spatial) each."""
+
+    inputs: list[Tensor]
+    """The features each block begins with."""
+    states: list[list[State]]
+    """Of each block at t_0 ... t_N."""
+    scales: list[list[float]]
+    """Of each block, for each component of its state and all of its times."""
+    probabilities: list[float]
+    """Of each class."""
+
+    def features(self, block: Block, index: int) -> list[Tensor]:
+        """Y at t_0 ... t_N of a block."""
+        return [block.integrator.finish(state) for state in self.states[index]]
+
+
+@torch.no_grad()
+def compute_trajectory(network: Network, pixels: Tensor) -> Trajectory:
+    """All states of the blocks for one sample (channels, *spatial), and its class probabilities."""
+    features: Tensor = network.opening(network.preprocess(pixels.unsqueeze(0)))
+    inputs, states = [], []
+    for block, connector in zip(blocks_of(network), network.connectors, strict=True):
+        inputs.append(features)
+        states.append(block.trajectory(features))
+        features = connector(block.integrator.finish(states[-1][-1]).to(features.dtype))
+    probabilities: list[float] = network.forward_head(features)[0].softmax(0).tolist()
+    return Trajectory(inputs, states, [common_scales(path) for path in states], probabilities)
+
+
+def common_scales(states: list[State]) -> list[float]:
+    """The scale of each component, for all states."""
+    return [symmetric_scale(frames) for frames in zip(*states, strict=True)]
+
+
+def blocks_of(network: Network) -> list[Block]:
+    """The blocks, in order."""
+    return [block for block in network.blocks if isinstance(block, Block)]
+
+
+def component_names(block: Block) -> tuple[str, ...]:
+    """What the parts of a block's state are."""
+    if isinstance(block.integrator, Verlet):
+        return "features Y, first half", "features Z, second half"
+    if isinstance(block.integrator, Leapfrog):
+        return "features Y", "velocity v of the features"
+    return ("features Y",)
+
+
+def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
+    """|Y| and an energy along a block, in float64 on the CPU (eq. 12).
+
+    The energy is the one that waves conserve and heat never raises, where it is known; else that
+    of eq. 12, which is second order only; else none. A note says which.
+    """
+    curves = energy_curves(deepcopy(block).cpu(), features.cpu())
+    known = curves.raw if curves.centred is None else curves.centred
+    energy = curves.printed_centred if known is None else known
+    return {
+        "norms": finite(curves.norms[:, 0].tolist()),
+        "energy": None if energy is None else finite(energy[:, 0].tolist()),
+        "energy_note": _energy_note(block, known is not None, energy is not None),
+    }
+
+
+def _energy_note(block: Block, known: bool, printed: bool) -> str:
+    if known and block.integrator.reversible:
+        return "With weights constant in time a wave keeps its energy, up to small swings."
+    if known:
+        return "With weights constant in time and small steps heat never raises its energy."
+    if printed:
+        return "It is the energy of eq. 12, which is not conserved."
+    layers = [layer for layer in block.layers if isinstance(layer, SymmetricLayer)]
+    if len(layers) < len(block.layers):
+        return "No energy is known for layers that are not symmetric."
+    if any(layer.activation.antiderivative is None for layer in layers):
+        return "No energy is known for this activation."
+    return "No energy is known for normalised layers."
+
+
+def distances(block: Block, index: int, one: Trajectory, other: Trajectory) -> dict[str, Any]:
+    """|Y_j - Y~_j| along a block, and by what factor it grew (eq. 6)."""
+    pairs = zip(one.features(block, index), other.features(block, index), strict=True)
+    # On the CPU: not every device has float64.
+    wide = [(first.cpu().double(), second.cpu().double()) for first, second in pairs]
+    lengths = [float((first - second).norm()) for first, second in wide]
+    sizes = [float(first.norm()) for first, _ in wide]
+    growth = [length / lengths[0] for length in lengths] if lengths[0] > 0 else []
+    return {
+        "distances": finite(lengths),
+        "shares": finite(
+            [length / size if size else 0.0 for length, size in zip(lengths, sizes, strict=True)]
+        ),
+        "growth": finite(growth[-1:])[0] if growth else None,
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reversal:
+    """A block run backwards from its final state."""
+
+    expected: Tensor
+    """The features it began with; in mode 'exact' rounded to the grid, as the block does."""
+    recovered: Tensor
+    error: float
+    """|recovered - expected| / |expected|."""
+    reason: str | None
+    """Why it cannot be run backwards; `recovered` is then what the attempt gives."""
+
+
+@torch.no_grad()
+def run_backwards(block: Block, inputs: Tensor, final: State) -> Reversal:
+    """The features recovered from the state at t_N alone.
+
+    Where steps cannot be undone they are taken with -dt instead, to see how far that misses.
+    """
+    expected = inputs if block.grid is None else block.grid.round(inputs)
+    if isinstance(block.integrator, AbstractReversibleIntegrator):
+        recovered = block.reverse(final)
+        return Reversal(expected, recovered, relative_error([recovered], [expected]), None)
+    state = final
+    for layers in reversed(block.steps):
+        state = block.integrator.step(layers, state, -block.step_size)
+    recovered = block.integrator.finish(state)
+    return Reversal(expected, recovered, relative_error([recovered], [expected]), _why_not(block))
+
+
+def _why_not(block: Block) -> str:
+    method = "forward Euler" if isinstance(block.integrator, ForwardEuler) else "Runge-Kutta"
+    if all(isinstance(layer, SymmetricLayer) for layer in block.layers):
+        cause = (
+            "It is a heat equation: fine differences are damped, and going back would multiply "
+            "what is left of them, rounding errors included"
+        )
+    else:
+        cause = "Its layers have no structure by which a step could be undone"
+    return (
+        f"This block cannot be run backwards. {cause}. A step of {method} has no exact step back; "
+        f"those of hamiltonian and second_order networks have one."
+    )
+
+
+def finite(values: Sequence[float]) -> list[float | None]:
+    """For JSON, which has no infinity: None for what is not finite."""
+    return [value if isfinite(value) else None for value in values]

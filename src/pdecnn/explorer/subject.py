@@ -1,0 +1,141 @@
+"""What is explored: a trained network and the inputs one can pick for it."""
+
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pdecnn.data.image_file import read_image_bytes
+from pdecnn.data.image_set import ImageSet
+from pdecnn.errors import CheckpointError, ConfigError, DataError
+from pdecnn.experiments.config import DataConfig
+from pdecnn.experiments.environment import resolve_device
+from pdecnn.experiments.preparation import read_splits
+from pdecnn.experiments.recipes import recipe
+from pdecnn.experiments.runs import Run, is_run
+from pdecnn.learning.metrics import check_fit
+from pdecnn.networks.network import Network
+from pdecnn.networks.registry import create_model, list_models
+
+PHOTOGRAPHS = ("flower.jpg", "china.jpg")
+"""Of scikit-learn: to begin with where there are no test images."""
+_IMAGE_CHANNELS = (1, 3)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Subject:
+    """A network in evaluation mode with test samples, or with photographs in their place."""
+
+    name: str
+    network: Network
+    test: ImageSet | None
+    """None where the data are not there."""
+    notice: str | None
+    """Why there are no test samples."""
+
+    @property
+    def num_samples(self) -> int:
+        """How many inputs there are to pick from."""
+        return len(PHOTOGRAPHS) if self.test is None else len(self.test)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What the outputs of the network mean."""
+        names = self.network.preprocessing.class_names
+        return names or tuple(map(str, range(self.network.num_classes)))
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether image files are inputs of the network."""
+        return _takes_images(self.network)
+
+    def pixels(self, index: int) -> Tensor:
+        """A sample, (channels, *spatial)."""
+        if self.test is None:
+            folder = resources.files("sklearn.datasets.images")
+            return self.read((folder / PHOTOGRAPHS[index]).read_bytes(), PHOTOGRAPHS[index])
+        return self.test.images[index : index + 1][0]
+
+    def label(self, index: int) -> str | None:
+        """Its class, where that is known."""
+        return None if self.test is None else self.test.class_names[int(self.test.labels[index])]
+
+    def read(self, content: bytes, name: str) -> Tensor:
+        """The content of an image file as an input of the network."""
+        if not self.takes_images:
+            raise DataError(_no_images(self.network))
+        size = self.network.preprocessing.size
+        height_width = None if size is None else (size[0], size[1])
+        return read_image_bytes(content, name, self.network.config.in_channels, height_width)
+
+    def examples(self, number: int) -> list[int]:
+        """So many samples to look at first: of each class one, then of each another, and so on."""
+        if self.test is None:
+            return list(range(min(number, self.num_samples)))
+        labels = self.test.labels.cpu()
+        order = torch.argsort(labels, stable=True)
+        starts = torch.searchsorted(labels[order], labels[order])
+        turn = torch.arange(len(labels)) - starts
+        chosen: list[int] = order[torch.argsort(turn, stable=True)[:number]].tolist()
+        return chosen
+
+
+def open_subject(
+    run: str | Path, *, data: str | Path | None = None, weights: str = "best", device: str = "auto"
+) -> Subject:
+    """The network of a run directory, or the published one of a name, and what to show it.
+
+    Where the data are not there and were not asked for by `data`, a network of images begins
+    with photographs; any other cannot be explored without.
+    """
+    where = resolve_device(device)
+    name = str(run)
+    if is_run(Path(run)):
+        config = Run(run).config
+        network = Network.from_pretrained(Run(run).weights(weights))
+        data_config, seed = config.data, config.seed
+    elif name in list_models(pretrained=True) and not Path(run).exists():
+        if weights != "best":
+            raise ConfigError(f"{name} has its published weights only; leave out --weights")
+        network = create_model(name, pretrained=True)
+        data_config, seed = recipe(name).data, 0
+    else:
+        names = ", ".join(list_models(pretrained=True))
+        raise CheckpointError(
+            f"{name}: neither a run directory (no config.json) nor a model with published weights "
+            f"({names}); pass what `pdecnn train` made, or one of these names"
+        )
+    if data is not None:
+        data_config = replace(data_config, folder=str(data))
+    test, notice = _read_test(data_config, seed, network, optional=data is None)
+    network.to(where).eval()
+    return Subject(name=name, network=network, test=test, notice=notice)
+
+
+def _read_test(
+    config: DataConfig, seed: int, network: Network, *, optional: bool
+) -> tuple[ImageSet | None, str | None]:
+    """The test samples, or why there are none."""
+    try:
+        test = read_splits(config, seed).test
+        check_fit(network, test)
+    except DataError as error:
+        if not (optional and _takes_images(network)):
+            raise
+        return None, f"Photographs stand in for the test images: {error}."
+    return test, None
+
+
+def _takes_images(network: Network) -> bool:
+    config = network.config
+    return config.dimension == 2 and config.in_channels in _IMAGE_CHANNELS
+
+
+def _no_images(network: Network) -> str:
+    config = network.config
+    return (
+        f"this network takes {config.in_channels} channel(s) in {config.dimension}D, and image "
+        f"files have 1 or 3 channels in 2D; pick one of the test samples"
+    )

@@ -1,0 +1,417 @@
+"""`pdecnn explore` in a real browser, as people use it."""
+
+import re
+import shutil
+import signal
+import urllib.request
+import webbrowser
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import pytest
+import torch
+from typer.main import get_command
+
+import pdecnn
+from pdecnn.cli import app
+from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer
+from pdecnn.explorer.server import ExplorerServer
+from pdecnn.explorer.subject import open_subject
+from tests.browser import browser as browser
+from tests.browser import watched_page
+from tests.explorers import origin, png, serving, serving_subject
+from tests.runs import call, finish, small_config, start
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "explorer.md"
+LARGEST_ERROR = 1e-5
+READY = "body[aria-busy=false]"
+MOST_MILLISECONDS = 300
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving_subject() as server:
+        yield server
+
+
+@contextmanager
+def opened(browser, server, *, complaints=(), **options):
+    """The page when all of it is drawn; at its end it must not have complained."""
+    with watched_page(browser, **options) as page:
+        page.goto(server.url)
+        page.wait_for_selector(READY)
+        wait_until(page, "document.querySelector('#distance-chart .curve') !== null")
+        yield page
+        unexpected = [
+            text for text in page.complaints if not any(part in text for part in complaints)
+        ]
+        assert unexpected == []
+        assert {url for url in page.requested if not url.startswith("data:")} <= {
+            url for url in page.requested if url.startswith(f"{origin(server)}/{server.token}/")
+        }
+
+
+def pictures(page, place="#components"):
+    """What is painted on the canvases there."""
+    return page.eval_on_selector_all(
+        f"{place} figure > canvas", "all => all.map((canvas) => canvas.toDataURL())"
+    )
+
+
+def wait_for_frame(page, frame):
+    page.wait_for_selector(f"#components[data-frame='{frame}']")
+
+
+def wait_until(page, expression, argument=None):
+    """Ask again and again: the page's own policy forbids playwright to wait within it."""
+    for _ in range(500):
+        if page.evaluate(expression, argument):
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError(f"still not so: {expression}")
+
+
+def drop(page, name, script):
+    """Drop a file on the page; the script makes its content."""
+    moved = page.evaluate_handle(
+        f"([name, bytes]) => {{ const moved = new DataTransfer();"
+        f" moved.items.add(new File([{script}], name)); return moved; }}",
+        [name, list(png())],
+    )
+    page.dispatch_event("body", "drop", {"dataTransfer": moved})
+
+
+def curve(page):
+    return page.get_attribute("#distance-chart .curve", "d")
+
+
+def test_all_of_it_is_there_before_any_click(browser, server):
+    with opened(browser, server) as page:
+        assert page.title() == "hamiltonian - pdecnn explorer"
+        assert "A wave equation" in page.inner_text("#equation")
+        assert len(set(pictures(page))) == 2  # both halves of the channels, and not both blank
+        assert page.inner_text("#moment").startswith(
+            "Block 0, step 0 of 3, time t = 0; 12 \u00d7 10"
+        )
+        assert page.locator("#examples button").count() == 6
+        assert page.locator("#bars li").count() == 3
+        assert page.locator("#norm-chart .curve").count() == 2  # one for each block
+        assert page.locator("#message").is_hidden()
+        page.hover("#components figure > canvas", position={"x": 5, "y": 5})
+        assert page.get_attribute("#components figure > canvas", "title") == "channel 0"
+        # Names are texts, whatever they look like.
+        assert "<b>bold</b>" in page.inner_text("#bars")
+        assert page.locator("b").count() == 0
+
+
+def test_the_slider_changes_the_picture_and_the_keyboard_moves_it(browser, server):
+    with opened(browser, server) as page:
+        seen = [pictures(page)]
+        page.focus("#time")
+        for frame in ("0-1", "0-2", "0-3", "1-0"):
+            page.keyboard.press("ArrowRight")
+            wait_for_frame(page, frame)
+            seen.append(pictures(page))
+        assert len({tuple(frame) for frame in seen}) == 5
+        assert page.get_attribute("#time", "aria-valuetext") == "Block 1, step 0 of 3, time t = 0"
+        page.keyboard.press("End")
+        wait_for_frame(page, "1-3")
+        page.keyboard.press("Home")
+        wait_for_frame(page, "0-0")
+        assert pictures(page) == seen[0]
+
+
+def test_everything_can_be_reached_by_the_keyboard(browser, server):
+    with opened(browser, server) as page:
+        reached = []
+        for _ in range(20):
+            page.keyboard.press("Tab")
+            reached.append(
+                page.evaluate(
+                    "document.activeElement.id || document.activeElement.name"
+                    " || document.activeElement.dataset.sample"
+                )
+            )
+        wanted = ["2", "3", "0", "4", "1", "5", "number", "file", "noise", "play", "time", "view"]
+        assert [name for name in reached if name in wanted][: len(wanted)] == wanted
+        assert "reverse" in reached
+        page.focus("#examples button:nth-child(2)")
+        page.keyboard.press("Enter")
+        wait_until(page, "document.getElementById('number').value === '3'")
+        page.focus("#reverse")
+        page.keyboard.press("Space")
+        page.wait_for_selector("#reversal:not([hidden])")
+
+
+def test_play_goes_through_time_until_it_is_paused(browser, server):
+    with opened(browser, server) as page:
+        page.click("#play")
+        wait_for_frame(page, "0-2")
+        page.click("#play")
+        assert page.inner_text("#play") == "Play"
+
+
+@pytest.mark.parametrize("dynamics", ["hamiltonian", "second_order"])
+def test_reverse_recovers_the_input_of_a_wave(browser, dynamics):
+    with serving_subject(dynamics) as server, opened(browser, server) as page:
+        page.click("#reverse")
+        page.wait_for_selector("#reversal:not([hidden])")
+        text = page.inner_text("#reverse-text")
+        assert "gives its input back. Relative error: " in text
+        assert 0 <= float(page.get_attribute("#reverse-text", "data-error")) < LARGEST_ERROR
+        original, recovered, difference = pictures(page, "#reversal")
+        assert original == recovered != difference
+        # It follows the slider to another block.
+        page.focus("#time")
+        page.keyboard.press("End")
+        wait_until(
+            page, "document.getElementById('reverse-text').textContent.startsWith('Block 1')"
+        )
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "why"), [("parabolic", "It is a heat equation"), ("resnet", "no structure")]
+)
+def test_reverse_says_why_it_cannot(browser, dynamics, why):
+    with serving_subject(dynamics) as server, opened(browser, server) as page:
+        page.click("#reverse")
+        page.wait_for_selector("#reversal:not([hidden])")
+        text = page.inner_text("#reverse-text")
+        assert text.startswith("This block cannot be run backwards.")
+        assert why in text
+        assert "it misses its input by a relative error of 0." in text
+        original, tried, _ = pictures(page, "#reversal")
+        assert original != tried
+
+
+def test_noise_moves_the_second_trajectory_away(browser, server):
+    with opened(browser, server) as page:
+        some = curve(page)
+        assert re.search(
+            "Growth from start to end: \u00d7 [0-9.]+", page.inner_text("#distance-caption")
+        )
+        page.focus("#noise")
+        page.keyboard.press("End")
+        wait_until(
+            page,
+            "(before) => document.querySelector('#distance-chart .curve')"
+            ".getAttribute('d') !== before",
+            some,
+        )
+        clean = pictures(page)
+        page.check("input[name=view][value=noisy]")
+        wait_until(
+            page,
+            "document.querySelector('#components figcaption').textContent.includes('with noise')",
+        )
+        assert pictures(page) != clean
+        page.focus("#noise")
+        page.keyboard.press("Home")
+        wait_until(
+            page,
+            "document.getElementById('distance-caption').textContent"
+            ".startsWith('Without noise both are the same')",
+        )
+
+
+def test_an_image_can_be_chosen_or_dropped(browser, server):
+    with opened(browser, server) as page:
+        before = pictures(page)
+        file = {"name": "red.png", "mimeType": "image/png", "buffer": png()}
+        page.set_input_files("#file", file)
+        wait_until(page, "document.getElementById('clean-caption').textContent === 'input'")
+        page.wait_for_timeout(200)
+        assert pictures(page) != before
+        page.click("#examples button:first-child")
+        wait_until(
+            page, "document.getElementById('clean-caption').textContent === 'input, class circle'"
+        )
+        drop(page, "red.png", "new Uint8Array(bytes)")
+        wait_until(page, "document.getElementById('clean-caption').textContent === 'input'")
+
+
+def test_a_bad_upload_gets_a_message(browser, server):
+    with opened(browser, server, complaints=["status of 422"]) as page:
+        before = pictures(page)
+        file = {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no image"}
+        page.set_input_files("#file", file)
+        page.wait_for_selector("#message:not([hidden])")
+        assert page.inner_text("#message").startswith(
+            "notes.txt: the file: not an image of format PNG, JPEG, WEBP or BMP"
+        )
+        assert pictures(page) == before
+        drop(page, "huge.png", f"new Uint8Array({MAX_UPLOAD_BYTES + 1})")
+        wait_until(
+            page, "document.getElementById('message').textContent.includes('larger than 16 MiB')"
+        )
+        page.click("#examples button:nth-child(3)")
+        page.wait_for_selector("#message", state="hidden")
+
+
+def test_a_number_that_is_no_sample_gets_a_message(browser, server):
+    with opened(browser, server, complaints=["status of 422"]) as page:
+        page.fill("#number", "6")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#message:not([hidden])")
+        assert page.inner_text("#message") == "there is no sample '6'; pick one of 0 to 5"
+
+
+def luminance(colour):
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_can_both_be_read(browser, server, scheme):
+    with opened(browser, server, color_scheme=scheme) as page:
+        colours = page.evaluate(
+            "(selectors) => selectors.map((one) => {"
+            " const styles = getComputedStyle(document.querySelector(one));"
+            " return [styles.color, styles.fill, styles.backgroundColor]; })",
+            ["section", "#moment", "figcaption", "#play", "#norm-chart text", "#equation"],
+        )
+        ground = luminance(colours[0][2])
+        assert (ground > 0.5) == (scheme == "light")
+        texts = [colours[0][0], colours[1][0], colours[2][0], colours[4][1], colours[5][0]]
+        for text, below in [
+            *((text, ground) for text in texts),
+            (colours[3][0], luminance(colours[3][2])),
+        ]:
+            low, high = sorted((luminance(text), below))
+            assert (high + 0.05) / (low + 0.05) > 4.5
+        before = pictures(page)
+        page.emulate_media(color_scheme="dark" if scheme == "light" else "light")
+        page.wait_for_timeout(100)
+        assert pictures(page) != before
+
+
+@pytest.mark.parametrize("width", [360, 768])
+def test_small_screens_need_no_sideways_scrolling(browser, server, width):
+    with opened(browser, server, viewport={"width": width, "height": 740}) as page:
+        page.click("#reverse")
+        page.wait_for_selector("#reversal:not([hidden])")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("dimension", [1, 3])
+def test_signals_and_volumes(browser, dimension):
+    settings = {"dimension": dimension, "channels": 1, "dtype": torch.float32}
+    with serving_subject("second_order", **settings) as server, opened(browser, server) as page:
+        assert page.locator("#drop").is_hidden()
+        first = pictures(page)
+        page.focus("#time")
+        page.keyboard.press("End")
+        wait_for_frame(page, "1-3")
+        assert pictures(page) != first
+        assert ("middle slice" in page.inner_text("#moment")) == (dimension == 3)
+        page.click("#reverse")
+        page.wait_for_selector("#reversal:not([hidden])")
+
+
+def test_that_the_server_has_ended_is_said(browser):
+    with serving_subject() as server:
+        context = opened(browser, server, complaints=["ERR_CONNECTION_REFUSED"])
+        page = context.__enter__()
+    page.focus("#time")
+    page.keyboard.press("End")
+    page.wait_for_selector("#message:not([hidden])")
+    assert "has `pdecnn explore` ended?" in page.inner_text("#message")
+    context.__exit__(None, None, None)
+
+
+def test_the_command_prints_its_address_and_ends_with_the_signal():
+    process = start("explore", "hamiltonian_cifar10", "--no-browser", "--device", "cpu")
+    try:
+        line = process.stdout.readline()
+        pattern = r"exploring hamiltonian_cifar10 at (http://127[.]0[.]0[.]1:\d+/\S+/) \(Ctrl-C.*\)"
+        url = re.fullmatch(pattern, line.strip())[1]
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            assert b"pdecnn explorer" in answer.read()
+    finally:
+        process.send_signal(signal.SIGINT)
+    done = finish(process)
+    assert (done.code, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_every_command_of_the_page_about_it_runs(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(ExplorerServer, "serve_forever", lambda server: None)
+    monkeypatch.setattr(webbrowser, "open", lambda url: True)
+    config = small_config(network__channels=[4, 4], training__epochs=1)
+    pdecnn.train(config, output=tmp_path / "runs" / "hamiltonian_digits-1", device="cpu")
+    shutil.copytree(tmp_path / "runs/hamiltonian_digits-1", tmp_path / "runs/waves", symlinks=True)
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.read_text()
+    commands = re.findall(r"^\$ (?:ssh .* MACHINE )?pdecnn (explore .*)$", page, re.MULTILINE)
+    assert len(commands) == 5
+    for line in commands:
+        arguments = line.replace("RUN", "runs/hamiltonian_digits-1").replace("8000", "0").split()
+        done = call(capsys, monkeypatch, *arguments)
+        assert (done.code, done.stderr) == (0, ""), line
+        assert done.stdout.startswith(f"exploring {arguments[1]} at http://127.0.0.1:")
+    flags = {flag for p in get_command(app).commands["explore"].params for flag in p.opts}
+    assert set(re.findall(r"`(--[a-z-]+)", page)) <= flags
+    for target in re.findall(r"\]\(([^)#]+)\)", page):
+        assert (PAGE.parent / target).exists(), target
+
+
+@pytest.mark.slow
+def test_the_waves_of_the_page_about_it_keep_their_energy(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (arguments,) = re.findall(r"^pdecnn (train .*)$", PAGE.read_text(), re.MULTILINE)
+    assert call(capsys, monkeypatch, *arguments.split(), "--quiet").code == 0
+    assert pdecnn.evaluate("runs/waves")["accuracy"] == pytest.approx(0.986, abs=0.006)
+    explorer = Explorer(open_subject("runs/waves", device="cpu"))
+    for sample in range(4):
+        for block in explorer.sample(str(sample))["blocks"]:
+            assert all(0.98 < value / block["energy"][0] < 1.02 for value in block["energy"])
+            assert 1.05 < block["norms"][-1] / block["norms"][0] < 1.19
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["nowhere"], 5, "neither a run directory (no config.json) nor a model with published"),
+        (["hamiltonian_cifar10", "--data", "nowhere"], 3, "nowhere"),
+        (["hamiltonian_cifar10", "--port", "80"], 2, "--port must be 0"),
+        (["hamiltonian_cifar10", "--device", "tpu"], 2, "unknown device 'tpu'"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(capsys, monkeypatch, tmp_path, arguments, code, message):
+    monkeypatch.chdir(tmp_path)
+    done = call(capsys, monkeypatch, "explore", "--no-browser", *arguments)
+    assert done.code == code
+    assert message in done.stderr
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_slider_move_takes_less_than_300_milliseconds(browser):
+    """From the key to the picture, for 32 x 32 pixels; the network on one thread."""
+    explorer = Explorer(open_subject("hamiltonian_cifar10", device="cpu"))
+    with serving(explorer) as server, opened(browser, server) as page:
+        moves = page.evaluate(
+            """async () => {
+              const slider = document.getElementById("time");
+              const place = document.getElementById("components");
+              const taken = [];
+              for (let round = 0; round < 3; round++) {
+                for (let frame = 0; frame <= Number(slider.max); frame++) {
+                  const begin = performance.now();
+                  delete place.dataset.frame;
+                  slider.value = frame;
+                  slider.dispatchEvent(new Event("input"));
+                  while (!place.dataset.frame) await new Promise(requestAnimationFrame);
+                  taken.push(performance.now() - begin);
+                }
+              }
+              return taken;
+            }"""
+        )
+    print(f"slider moves: median {median(moves):.0f} ms, largest {max(moves):.0f} ms")
+    assert len(moves) == 36
+    assert max(moves) < MOST_MILLISECONDS

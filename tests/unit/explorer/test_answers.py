@@ -1,0 +1,178 @@
+"""Every answer is JSON and agrees with a direct computation."""
+
+import json
+
+import pytest
+import torch
+
+from pdecnn.errors import ConfigError, DataError
+from pdecnn.explorer.answers import MOST_NOISE, Explorer
+from pdecnn.explorer.frames import compute_trajectory
+from tests.explorers import CLASS_NAMES, decoded, make_subject, png, step_between_levels
+
+
+@pytest.fixture
+def explorer():
+    return Explorer(make_subject())
+
+
+def close(picture, values):
+    return abs(decoded(picture) - values.numpy()).max() <= step_between_levels(picture)
+
+
+@pytest.mark.parametrize("dynamics", ["hamiltonian", "second_order", "parabolic", "resnet"])
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_every_kind_of_network_has_all_answers(dynamics, dimension):
+    dtype = torch.uint8 if dimension == 2 else torch.float32
+    explorer = Explorer(make_subject(dynamics, dimension=dimension, dtype=dtype))
+    answers = [
+        explorer.describe(),
+        explorer.sample("1"),
+        explorer.noise("1", 0.5),
+        explorer.frame("1", 1, 3),
+        explorer.frame("1", 1, 3, view="noisy", amount=0.5),
+        explorer.frame("1", 1, 3, view="difference", amount=0.5),
+        explorer.reverse("1", 0),
+    ]
+    json.dumps(answers, allow_nan=False)
+    assert answers[6]["reversible"] == (dynamics in ("hamiltonian", "second_order"))
+    assert len(answers[3]["components"]) == (2 if answers[6]["reversible"] else 1)
+
+
+def test_the_description(explorer):
+    found = explorer.describe()
+    assert found["name"] == "hamiltonian"
+    assert "wave equation" in found["equation"]
+    assert found["class_names"] == CLASS_NAMES
+    assert found["num_weights"] == explorer.subject.network.num_weights > 0
+    assert found["blocks"] == [
+        {"integrator": "verlet", "num_steps": 3, "step_size": 0.5, "reversible": True}
+    ] * len(explorer.blocks)
+    # One of each class, then the others.
+    assert [entry["sample"] for entry in found["examples"]] == ["2", "3", "0", "4", "1", "5"]
+    first = found["examples"][0]
+    assert first["label"] == "circle"
+    assert close(first["picture"], explorer.subject.pixels(2) / 255)
+
+
+def test_a_sample(explorer):
+    found = explorer.sample("3")
+    wanted = compute_trajectory(explorer.subject.network, explorer.subject.pixels(3))
+    assert found["label"] == "square"
+    assert found["probabilities"] == pytest.approx(wanted.probabilities)
+    assert [block["size"] for block in found["blocks"]] == [[12, 10], [6, 5]]
+
+
+@pytest.mark.parametrize("step", [0, 2, 3])
+def test_a_frame_is_the_state_on_the_scale_of_its_block(explorer, step):
+    wanted = compute_trajectory(explorer.subject.network, explorer.subject.pixels(0))
+    found = explorer.frame("0", 1, step)
+    for part, state, scale in zip(
+        found["components"], wanted.states[1][step], wanted.scales[1], strict=True
+    ):
+        assert (part["low"], part["high"]) == (-scale, scale)
+        assert close(part, state[0].clamp(-scale, scale))
+
+
+def test_noise_is_a_share_of_the_samples_deviation_and_always_the_same(explorer):
+    clean = explorer.subject.pixels(0) / 255
+    noise = explorer._pixels("0", 0.5) - clean
+    assert float(noise.std() / clean.std()) == pytest.approx(0.5, rel=0.15)
+    torch.testing.assert_close(explorer._pixels("0", 1.0) - clean, 2 * noise)
+    assert not torch.equal(explorer._pixels("1", 0.5) - explorer.subject.pixels(1) / 255, noise)
+
+
+def test_a_noisy_trajectory_and_its_difference(explorer):
+    network = explorer.subject.network
+    clean = compute_trajectory(network, explorer.subject.pixels(0))
+    noisy = compute_trajectory(network, explorer._pixels("0", 0.3))
+    found = explorer.noise("0", 0.3)
+    assert found["probabilities"] == pytest.approx(noisy.probabilities)
+    apart = noisy.features(explorer.blocks[0], 0)[2] - clean.features(explorer.blocks[0], 0)[2]
+    assert found["blocks"][0]["distances"][2] == pytest.approx(float(apart.norm()), rel=1e-5)
+    shown = explorer.frame("0", 0, 2, view="difference", amount=0.3)["components"]
+    for part, one, other in zip(shown, clean.states[0][2], noisy.states[0][2], strict=True):
+        assert close(part, (other - one)[0].clamp(part["low"], part["high"]))
+    same = explorer.frame("0", 0, 2, view="noisy", amount=0.3)["components"]
+    assert [part["high"] for part in same] == clean.scales[0]
+
+
+def test_no_noise_is_no_difference(explorer):
+    found = explorer.noise("0", 0.0)
+    assert found["blocks"][0]["distances"] == [0.0] * 4
+    assert found["probabilities"] == explorer.sample("0")["probabilities"]
+
+
+def test_reversal_shows_input_recovered_and_difference(explorer):
+    found = explorer.reverse("0", 1)
+    wanted = compute_trajectory(explorer.subject.network, explorer.subject.pixels(0))
+    scale = found["expected"]["high"]
+    assert close(found["expected"], wanted.inputs[1][0].clamp(-scale, scale))
+    assert close(found["recovered"], wanted.inputs[1][0].clamp(-scale, scale))
+    assert 0 <= found["error"] < 1e-5
+    assert found["difference"]["high"] < 1e-4
+
+
+def test_a_trajectory_is_computed_once(explorer, monkeypatch):
+    explorer.sample("0")
+    monkeypatch.setattr(explorer.subject.network, "opening", None)
+    for step in range(4):
+        explorer.frame("0", 0, step)
+    explorer.reverse("0", 1)
+
+
+def test_an_uploaded_image(explorer):
+    sample = explorer.upload(png())["sample"]
+    found = explorer.sample(sample)
+    assert found["label"] is None
+    red = decoded(found["picture"])
+    assert red.shape == (3, 12, 10)
+    assert red[0].min() == 1
+    assert red[1:].max() == 0
+
+
+def test_only_the_last_uploads_are_kept(explorer):
+    samples = [explorer.upload(png())["sample"] for _ in range(6)]
+    assert len(set(samples)) == 6
+    explorer.sample(samples[-1])
+    with pytest.raises(ConfigError, match="no sample 'upload-1'"):
+        explorer.sample(samples[0])
+
+
+def test_what_is_no_image_is_refused(explorer):
+    with pytest.raises(DataError, match="the file: not an image of format PNG"):
+        explorer.upload(b"no image")
+    with pytest.raises(DataError, match="takes 3 channel"):
+        Explorer(make_subject(dimension=1)).upload(png())
+
+
+def test_numbers_of_ones_own_are_shown_on_their_range():
+    explorer = Explorer(make_subject(dimension=2, dtype=torch.float32))
+    made = explorer.sample("0")["picture"]
+    values = explorer.subject.pixels(0)
+    assert (made["low"], made["high"]) == (float(values.min()), float(values.max()))
+    assert close(made, values)
+
+
+@pytest.mark.parametrize("sample", ["6", "-1", "", "x", "9" * 5000, "upload-1", "²"])
+def test_unknown_samples_are_refused(explorer, sample):
+    for ask in (explorer.sample, lambda name: explorer.frame(name, 0, 0)):
+        with pytest.raises(ConfigError, match="there is no sample"):
+            ask(sample)
+
+
+@pytest.mark.parametrize("amount", [-0.1, MOST_NOISE + 0.1, float("nan"), float("inf")])
+def test_impossible_noise_is_refused(explorer, amount):
+    with pytest.raises(ConfigError, match="noise must be in 0 to 2"):
+        explorer.noise("0", amount)
+
+
+def test_unknown_places_are_refused(explorer):
+    with pytest.raises(ConfigError, match="blocks 0 to 1, found 2"):
+        explorer.frame("0", 2, 0)
+    with pytest.raises(ConfigError, match="steps 0 to 3, found 4"):
+        explorer.frame("0", 0, 4)
+    with pytest.raises(ConfigError, match="view must be one of"):
+        explorer.frame("0", 0, 0, view="inside")
+    with pytest.raises(ConfigError, match="blocks 0 to 1, found 7"):
+        explorer.reverse("0", 7)
