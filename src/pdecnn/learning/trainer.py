@@ -370,7 +370,8 @@ class Trainer:
                 "not enough memory for a training step, though each image is a part of its own; "
                 "lower data.size or network.channels, or set network.backprop=reversible"
             )
-        normed = any(isinstance(part, BATCH_NORMS) for part in self.network.modules())
+        modules = self.network.modules()
+        normed = any(isinstance(part, BATCH_NORMS) and part.training for part in modules)
         self.note(
             f"epoch {self.progress.epoch + 1}: not enough memory: from now on each batch of "
             f"{batch_size} is computed in {number} parts of {batch_size // number}"
