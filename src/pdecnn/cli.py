@@ -13,12 +13,14 @@ import typer
 
 from pdecnn.errors import (
     BadFilesError,
+    BusyError,
     CheckpointError,
     ConfigError,
     DataError,
     DivergedError,
     ExportError,
     RankError,
+    TooLargeError,
 )
 from pdecnn.experiments.signals import Interrupted
 
@@ -29,6 +31,8 @@ EXIT_CODES: dict[type[Exception], int] = {
     CheckpointError: 5,
     RankError: 6,
     ExportError: 7,
+    BusyError: 8,
+    TooLargeError: 9,
 }
 FAILED_RUNS = 1
 # What several processes do together; anything else each would do for itself.
@@ -99,12 +103,18 @@ def train(
     settings: SetOption = None,
     initial: Annotated[
         Path | None,
-        typer.Option("--from", metavar="RUN|FOLDER", help="Start from these weights."),
+        typer.Option("--from", metavar="RUN|FOLDER|FILE", help="Start from these weights."),
     ] = None,
+    foreign: Annotated[
+        bool, typer.Option("--foreign", help="Let --from be a .pt file; its tensors alone count.")
+    ] = False,
     freeze: Annotated[
         list[str] | None,
         typer.Option("--freeze", metavar="PARTS", help="Leave opening, blocks or both untrained."),
     ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Refuse what cannot be repeated to the bit.")
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run where it stopped.")
     ] = False,
@@ -129,12 +139,19 @@ def train(
                 data=data,
                 seed=seed,
                 freeze=_names("--freeze", freeze),
+                deterministic=deterministic,
                 assignments=settings or [],
                 resume=resume,
             )
         )
         run = experiments.train(
-            config, output=folder, resume=resume, device=device, initial=initial, listener=listener
+            config,
+            output=folder,
+            resume=resume,
+            device=device,
+            initial=initial,
+            foreign=foreign,
+            listener=listener,
         )
     if not ranks.is_first:
         return
@@ -712,11 +729,12 @@ def _explain(error: Exception) -> tuple[int, str]:
     for kind, code in EXIT_CODES.items():
         if isinstance(error, kind):
             return code, str(error)
-    from pdecnn.experiments.bench.measurement import is_out_of_memory
+    from pdecnn.learning.memory import is_out_of_memory
 
     if is_out_of_memory(error):
         return 1, (
-            "not enough memory; lower training.batch_size, data.size or network.channels, raise "
-            "training.accumulation, or set network.backprop=reversible"
+            "not enough memory; lower training.batch_size, training.evaluation_batch_size, "
+            "data.size or network.channels, raise training.accumulation, or set "
+            "network.backprop=reversible"
         )
     return 1, f"unexpected {type(error).__name__}: {error}; run again with --debug and report it"

@@ -35,6 +35,14 @@ class RankError(RuntimeError):
         self.told = told
 
 
+class BusyError(RuntimeError):
+    """Another process is at work on the same run directory."""
+
+
+class TooLargeError(RuntimeError):
+    """A training step does not fit into memory, however it is divided."""
+
+
 class ExportError(RuntimeError):
     """A network cannot be exported, or its exported form does not compute what it does."""
 

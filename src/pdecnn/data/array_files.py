@@ -84,7 +84,10 @@ class ArrayFiles:
         return tuple(names.tolist())
 
     def _open(self, name: str) -> Array:
-        array: Array = np.load(self.place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        array = np.load(self.place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):  # numpy goes by the content, not by the name
+            array.close()
+            raise ValueError(f"{name}.npy is an archive of arrays")
         return array
 
     def _find_names(self) -> set[str]:

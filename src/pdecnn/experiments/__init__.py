@@ -9,5 +9,5 @@ from pdecnn.experiments.recipes import list_recipes as list_recipes
 from pdecnn.experiments.recipes import recipe as recipe
 from pdecnn.experiments.resolution import resolve_run as resolve_run
 from pdecnn.experiments.runs import Run as Run
-from pdecnn.experiments.training import load as load
 from pdecnn.experiments.training import train as train
+from pdecnn.experiments.weights import load as load

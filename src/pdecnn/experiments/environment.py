@@ -17,6 +17,8 @@ from pdecnn.errors import ConfigError
 from pdecnn.learning.distributed import local_rank, num_ranks
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_NOT_DETERMINISTIC = "does not have a deterministic implementation"
 
 
 def resolve_device(name: str) -> torch.device:
@@ -68,6 +70,40 @@ def cpu_threads(number: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def deterministic_algorithms(wanted: bool, device: torch.device) -> Iterator[None]:
+    """Let torch refuse what it cannot compute alike each time, if wanted; else leave it alone.
+
+    An operation that it refuses is a ConfigError.
+    """
+    if not wanted:
+        yield
+        return
+    switches = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    cudnn, workspace = torch.backends.cudnn, os.environ.get(_WORKSPACE)
+    chosen = (cudnn.deterministic, cudnn.benchmark)
+    try:
+        torch.use_deterministic_algorithms(True)
+        cudnn.deterministic, cudnn.benchmark = True, False
+        if device.type == "cuda":  # cuBLAS asks for it, before it is first used
+            os.environ.setdefault(_WORKSPACE, ":4096:8")
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if not any(words in text for words in (_NOT_DETERMINISTIC, _WORKSPACE)):
+            raise
+        reason = text.partition(", but you set")[0].partition("\n")[0]
+        raise ConfigError(f"{reason}; set training.deterministic=false") from error
+    finally:
+        torch.use_deterministic_algorithms(switches[0], warn_only=switches[1])
+        cudnn.deterministic, cudnn.benchmark = chosen
+        if workspace is None:
+            os.environ.pop(_WORKSPACE, None)
 
 
 def describe_environment(device: torch.device, seed: int) -> dict[str, Any]:

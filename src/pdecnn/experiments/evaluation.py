@@ -13,7 +13,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.experiments.environment import resolve_device
 from pdecnn.experiments.preparation import read_splits
 from pdecnn.experiments.runs import Run, as_run
-from pdecnn.experiments.training import load
+from pdecnn.experiments.weights import load
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import check_fit, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig

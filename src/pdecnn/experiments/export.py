@@ -21,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 
 from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.errors import ConfigError, ExportError, unknown_name
-from pdecnn.experiments.training import load
+from pdecnn.experiments.weights import load
 from pdecnn.files import sync_folder
 from pdecnn.networks.network import Network
 from pdecnn.networks.pixel_network import PixelNetwork

@@ -1,7 +1,7 @@
 """Making the folder of a run, or finding the one to go on with."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.config import RunConfig, differing_keys, run_config_from_dict
 from pdecnn.experiments.environment import describe_environment
+from pdecnn.experiments.folder_lock import RUN_WAIT_SECONDS, locked_folder
 from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.runs import RUNS, Run, check_free, create_run, fresh_folder, is_run
 from pdecnn.learning.distributed import num_ranks
@@ -21,10 +22,24 @@ _FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "initial"}
 
 
 def open_run(
-    folder: Path | None, config: RunConfig, device: torch.device, resume: bool, listener: Listener
+    folder: Path | None,
+    config: RunConfig,
+    device: torch.device,
+    resume: bool,
+    listener: Listener,
+    held: ExitStack,
 ) -> dict[str, Any]:
-    """Make the run or find the one to go on with; what the ranks must know of it, as JSON."""
-    run = None if folder is None else _existing_run(folder, config, resume)
+    """Make the run or find the one to go on with; what the ranks must know of it, as JSON.
+
+    No other process has its folder while `held` is open, unless the run is finished.
+    """
+    with _usable(folder or RUNS):
+        folder = fresh_folder(config.recipe) if folder is None else folder
+    run = _existing_run(folder, config, resume)
+    if run is None or not run.is_finished:
+        with _usable(folder):
+            held.enter_context(locked_folder(folder, wait_seconds=RUN_WAIT_SECONDS))
+        run = _existing_run(folder, config, resume)  # another process may have made it meanwhile
     is_new = run is None
     if run is None:
         config = _with_precision(config, resolve_precision(AUTO, device))
@@ -53,9 +68,8 @@ def agreed_config(config: RunConfig, opened: dict[str, Any]) -> RunConfig:
     return replace(stored, data=config.data, training=config.training)
 
 
-def _new_run(folder: Path | None, config: RunConfig, device: torch.device) -> Run:
-    with _usable(folder or RUNS):
-        folder = fresh_folder(config.recipe) if folder is None else folder
+def _new_run(folder: Path, config: RunConfig, device: torch.device) -> Run:
+    with _usable(folder):
         return create_run(folder, config, describe_environment(device, config.seed))
 
 

@@ -12,11 +12,15 @@ from pdecnn.data.random_numbers import stable_seed
 from pdecnn.data.registry import OWN, own_form, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
 from pdecnn.data.statistics import channel_statistics
+from pdecnn.data.stored_images import StoredImages
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.experiments.config import DataConfig, RunConfig
 from pdecnn.experiments.recipes import recipe
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
+
+_NUM_SAMPLED = 64
+"""Images of a set on the disk that its fingerprint looks at."""
 
 
 class Splits(NamedTuple):
@@ -27,11 +31,15 @@ class Splits(NamedTuple):
     test: ImageSet
 
     def fingerprint(self) -> str:
-        """What machines with the same data have in common, without reading the images again."""
+        """The SHA-256 of classes, labels and images; of images on the disk, of some of them."""
         digest = hashlib.sha256()
         for part in self:
             digest.update(repr((tuple(part.images.shape), part.class_names)).encode())
-            digest.update(part.labels.cpu().numpy().tobytes())
+            images = part.images
+            if isinstance(images, StoredImages):
+                images = images[_sampled(len(images))]
+            for tensor in (part.labels, images):
+                digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
     def check_same(self, fingerprint: str) -> None:
@@ -40,6 +48,11 @@ class Splits(NamedTuple):
             raise DataError(
                 "this rank reads other data than rank 0; give every machine the same --data"
             )
+
+
+def _sampled(number: int) -> torch.Tensor:
+    """Places spread over so many."""
+    return torch.linspace(0, number - 1, _NUM_SAMPLED, dtype=torch.float64).long()
 
 
 def read_splits(config: DataConfig, seed: int) -> Splits:

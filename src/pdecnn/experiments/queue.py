@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import IO
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.environment import resolve_device
-from pdecnn.experiments.folder_lock import locked_folder
+from pdecnn.experiments.folder_lock import QUEUE_WAIT_SECONDS, locked_folder
 from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.opening import check_settings
 from pdecnn.experiments.runs import Run, is_run
@@ -48,7 +48,19 @@ def run_queue(
         num_parallel = NUM_PARALLEL.get(where.type, 1)
     if num_parallel < 1:
         raise ConfigError(f"at least 1 run at a time is needed, found {num_parallel}")
-    with locked_folder(folder, listener) as lock:
+
+    def on_wait() -> None:
+        listener.note(f"waiting for the runs that are still at work in {folder}")
+
+    with ExitStack() as held:
+        try:
+            lock = held.enter_context(
+                locked_folder(folder, wait_seconds=QUEUE_WAIT_SECONDS, on_wait=on_wait)
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"{folder}: cannot be used ({error.strerror}); choose another --output"
+            ) from error
         waiting, damaged = _unfinished(runs, folder)
         listener.note(
             f"{len(runs)} runs in {folder}: {len(runs) - len(waiting) - len(damaged)} finished "
@@ -179,7 +191,7 @@ def _run_apart(
     folder: Path,
     device: str,
     num_parallel: int,
-    lock: IO[str],
+    lock: int,
     tally: _Tally,
 ) -> None:
     waiting = list(runs.items())
@@ -210,9 +222,7 @@ def _run_apart(
                 worker.close()
 
 
-def _start(
-    folder: Path, config: RunConfig, device: str, num_parallel: int, lock: IO[str]
-) -> _Worker:
+def _start(folder: Path, config: RunConfig, device: str, num_parallel: int, lock: int) -> _Worker:
     # Not pipes, which could fill up; closed when the process has ended.
     errors, notes = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(
@@ -224,7 +234,7 @@ def _start(
         # Ctrl-C reaches this process alone, which stops the others in order; the lock is theirs
         # too, so that nobody else writes to the runs of a queue that was killed.
         start_new_session=True,
-        pass_fds=(lock.fileno(),),
+        pass_fds=(lock,),
     )
     order = {
         "folder": str(folder),

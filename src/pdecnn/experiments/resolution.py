@@ -18,6 +18,7 @@ def resolve_run(
     data: Path | None = None,
     seed: int | None = None,
     freeze: Sequence[str] = (),
+    deterministic: bool = False,
     assignments: list[str],
     resume: bool = False,
 ) -> tuple[RunConfig, Path | None]:
@@ -41,6 +42,8 @@ def resolve_run(
         settings["seed"] = seed
     if data is not None:
         settings["data.folder"] = str(data)
+    if deterministic:
+        settings["training.deterministic"] = True
     if freeze:
         settings["training.freeze"] = list(freeze)
     folder = settings.get("data.folder")

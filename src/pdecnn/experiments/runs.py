@@ -5,6 +5,8 @@ checkpoints/epoch-0012/        a `from_pretrained` folder with the state resumin
 checkpoints/*.damaged-1/       one that did not verify when the run was resumed
 best, last                     links to two of them
 figures/
+data.json                      the fingerprint of its data
+.lock                          who trains it, while it is trained; killed processes leave it behind
 """
 
 import json
@@ -17,11 +19,12 @@ from typing import Any
 
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.config import RunConfig, run_config_from_dict
+from pdecnn.experiments.folder_lock import LOCK
 from pdecnn.files import sync_folder, write_atomically, write_json
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 
 CONFIG, SUMMARY, METRICS, TIMING = "config.json", "summary.json", "metrics.jsonl", "timing.jsonl"
-ENVIRONMENT, PREDICTIONS = "environment.json", "predictions.safetensors"
+ENVIRONMENT, PREDICTIONS, DATA = "environment.json", "predictions.safetensors", "data.json"
 WEIGHTS = ("best", "last")
 RUNS = Path("runs")
 TIME_LIMIT = "time_limit"
@@ -60,6 +63,19 @@ class Run:
             return int(self._read(ENVIRONMENT)["hardware"]["ranks"])
         except (CheckpointError, LookupError, TypeError, ValueError):
             return 1  # nothing depends on it but a remark
+
+    @property
+    def data_fingerprint(self) -> str | None:
+        """The SHA-256 of the data it was begun with; None: not known yet."""
+        if not (self.folder / DATA).exists():
+            return None
+        values = self._read(DATA)
+        if not isinstance(values, dict) or not isinstance(values.get("sha256"), str):
+            raise CheckpointError(
+                f"{self.folder / DATA}: not the fingerprint of data; restore it from a copy, or "
+                f"delete it if the data is the same"
+            )
+        return str(values["sha256"])
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -137,7 +153,7 @@ class Run:
 
     def discard(self) -> None:
         """Take back a run that was only just made."""
-        for name in (CONFIG, ENVIRONMENT):
+        for name in (CONFIG, ENVIRONMENT, DATA, LOCK):
             (self.folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # what is not empty is not ours alone
             self.folder.rmdir()
@@ -155,7 +171,8 @@ class Run:
         for path in [*self.checkpoints, *leftovers]:
             if path not in keep:
                 shutil.rmtree(path)
-        for name in (ENVIRONMENT, CONFIG, METRICS, TIMING, PREDICTIONS, SUMMARY, *WEIGHTS):
+        names = (ENVIRONMENT, CONFIG, DATA, METRICS, TIMING, PREDICTIONS, SUMMARY, *WEIGHTS)
+        for name in names:
             for path in self.folder.glob(f".{name}.*"):
                 path.unlink()
 
@@ -192,7 +209,7 @@ def check_free(folder: Path) -> None:
             f"{folder} holds a run already; pass --resume to go on with it, or another --output"
         )
     # What a run killed while it was made may have left does not count.
-    made = (ENVIRONMENT, f".{ENVIRONMENT}.", f".{CONFIG}.")
+    made = (ENVIRONMENT, f".{ENVIRONMENT}.", f".{CONFIG}.", LOCK)
     if folder.is_dir() and not all(path.name.startswith(made) for path in folder.iterdir()):
         raise ConfigError(f"{folder} holds other files; pass an empty or new folder as --output")
 

@@ -25,7 +25,7 @@ class EventWriter:
 
             self._writer = SummaryWriter(str(self._folder))
         for name, value in (report._asdict() | timing).items():
-            if name != "epoch" and value is not None:
+            if name != "epoch" and isinstance(value, int | float):
                 self._writer.add_scalar(name, value, report.epoch)
         self._writer.flush()
 

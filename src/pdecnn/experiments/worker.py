@@ -13,7 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
+from pdecnn.errors import (
+    BusyError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    TooLargeError,
+)
 from pdecnn.experiments.config import RunConfig, run_config_from_dict
 from pdecnn.experiments.environment import cpu_threads
 from pdecnn.experiments.evaluation import evaluate
@@ -38,6 +45,8 @@ _KNOWN_ERRORS = (
     ConfigError,
     DataError,
     DivergedError,
+    BusyError,
+    TooLargeError,
     Interrupted,
     Unfinished,
 )

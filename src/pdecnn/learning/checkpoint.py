@@ -18,7 +18,7 @@ from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weight
 
 TENSORS, PROGRESS = "state.safetensors", "state.json"
 FILES = (CONFIG, WEIGHTS, TENSORS, PROGRESS)
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
@@ -66,6 +66,7 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
         _check_network(trainer, folder / CONFIG)
         _restore(trainer, groups, folder / TENSORS)
     trainer.progress = progress
+    trainer.divide(progress.accumulation)
     trainer.guard.drift.switch(progress.checkpointed_blocks)
     trainer.loss_scale.value.fill_(progress.loss_scale)
     trainer.loss_scale.steps_since_change.fill_(progress.loss_scale_age)
@@ -100,6 +101,10 @@ def _read_progress(trainer: Trainer, path: Path) -> Progress:
             f"{path}: belongs to a training whose epochs do not have {trainer.steps_per_epoch} "
             f"batches"
         )
+    if trainer.config.batch_size % progress.accumulation:
+        raise CheckpointError(f"{path}: has batches that do not divide as this training's do")
+    if any(batch >= trainer.steps_per_epoch for batch in progress.nonfinite_batches):
+        raise CheckpointError(f"{path}: has skipped batches that this training does not have")
     if not set(progress.checkpointed_blocks) <= set(trainer.guard.drift.watched):
         raise CheckpointError(f"{path}: has switched blocks that this network does not reverse")
     if not trainer.progress.level <= progress.level < trainer.config.num_levels:

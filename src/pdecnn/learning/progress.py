@@ -40,6 +40,12 @@ class Progress:
     """Blocks that the drift guard has switched to mode 'checkpointed'."""
     level: int = 0
     """The level the network is on, from 0; at the end of its last epoch still that level."""
+    accumulation: int = 1
+    """Parts a batch is computed in; more than the config says where memory was short."""
+    nonfinite_batches: list[int] = field(default_factory=list)
+    """Batches of the current epoch, from 0, that were skipped as not finite."""
+    rollbacks: int = 0
+    """How often the training went back to a checkpoint; each halved the learning rate."""
     work: float = 0.0
     """Floating-point operations of all epochs completed."""
     stopped: str | None = None
@@ -58,6 +64,8 @@ def progress_from_dict(values: object) -> Progress:
     for entry in fields(Progress):
         if not _fits(entry.type, values[entry.name]):
             raise CheckpointError(f"the progress cannot have {entry.name}={values[entry.name]!r}")
+    if not values["accumulation"]:
+        raise CheckpointError("the progress has batches of no part")
     if values["loss_scale"] <= 0:
         raise CheckpointError("the progress has a loss scale of 0 or less")
     return Progress(**values)

@@ -17,6 +17,7 @@ from pdecnn.data.random_numbers import stable_seed
 from pdecnn.data.stored_images import StoredImages
 from pdecnn.learning.capture import compiled_network
 from pdecnn.learning.distributed import ALONE, Ranks
+from pdecnn.learning.memory import PartTooLarge, is_out_of_memory
 from pdecnn.learning.objective import Objective, WeightsInTime
 from pdecnn.learning.optimizer import (
     MovingAverage,
@@ -85,6 +86,7 @@ class TrainingStep:
         objective: Objective,
         optimizer: ProjectedSGD,
         average: Network | None,
+        accumulation: int,
         seed: int,
         ranks: Ranks = ALONE,
     ) -> None:
@@ -92,7 +94,7 @@ class TrainingStep:
         device = weight.device
         self.network, self.average, self.optimizer = network, average, optimizer
         self.config, self.augmentation, self.seed = config, augmentation, seed
-        self.ranks = ranks
+        self.ranks, self.accumulation = ranks, accumulation
         # Where reading a number costs nothing the host decides whether a step is taken.
         self.gated = device.type != "cpu"
         self.labels = train.labels
@@ -125,6 +127,8 @@ class TrainingStep:
         self.rates = torch.zeros(shape[0], dtype=weight.dtype, device=device)
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.counts = torch.zeros(5, dtype=torch.int64, device=device)
+        # Which batches of the epoch were skipped as not finite.
+        self.skipped = torch.zeros(shape[0], dtype=torch.int64, device=device)
         # Sums over the epoch of loss parts, right answers and images; float64 where there is any.
         wide = torch.float32 if device.type == "mps" else torch.float64
         self.sums = torch.zeros(6, device=device, dtype=wide)
@@ -149,17 +153,28 @@ class TrainingStep:
             *tensors,
             *self.velocities,
             self.counts,
+            self.skipped,
             self.sums,
             scale.value,
             scale.steps_since_change,
         ]
 
     def __call__(self) -> None:
-        """Take the step; on a GPU it is only launched."""
+        """Take the step; on a GPU it is only launched.
+
+        Where there is too little memory for its gradient PartTooLarge is raised and nothing done.
+        """
         # A batch that is thrown away must leave no trace in the statistics of the batch norms.
         statistics = [flatten(buffers) for buffers in self.statistics]
-        rate, parts = self._prepare()
-        gradient = self._gradient(parts)
+        try:
+            rate, parts = self._prepare()
+            gradient = self._gradient(parts)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            for buffers, before in zip(self.statistics, statistics, strict=True):
+                torch._foreach_copy_(buffers, unflatten(before, buffers))
+            raise PartTooLarge(str(error)) from None
         if self.ranks.size > 1:
             gradient = self._sum_over_ranks(gradient)
         self._apply(rate, gradient, statistics)
@@ -170,8 +185,8 @@ class TrainingStep:
         rate = self.rates.index_select(0, row)[0]
         indices = self.batches.index_select(0, row)[0]
         parts = []
-        whole = self.images.chunk(self.config.accumulation) if self.holds_batch else ()
-        for k, part in enumerate(indices.chunk(self.config.accumulation)):
+        whole = self.images.chunk(self.accumulation) if self.holds_batch else ()
+        for k, part in enumerate(indices.chunk(self.accumulation)):
             images = whole[k] if self.holds_batch else self.images[part]
             features = self.network.preprocess(images)
             features = self.augmentation.augment(features, part, seed=self.seed, epoch=self.epoch)
@@ -231,7 +246,7 @@ class TrainingStep:
     def _measure(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The scaled loss of a part to differentiate; its share of data loss and right answers."""
         # Parts of one size: their mean is the mean over the batch.
-        num_parts = self.config.accumulation * self.ranks.size
+        num_parts = self.accumulation * self.ranks.size
         loss = self.objective.data_loss(scores, labels) / num_parts
         correct = (scores.detach().argmax(1) == labels).sum()
         measured = torch.stack([loss.detach().to(self.sums.dtype), correct.to(self.sums.dtype)])
@@ -317,6 +332,8 @@ class TrainingStep:
             overflowed = skipped & finite_loss
             exhausted = self.loss_scale.update_(accepted=accepted, overflowed=overflowed)
         skipped = skipped & ~overflowed
+        row = counts[Count.BATCH].view(1)
+        self.skipped.index_copy_(0, row, self.skipped.index_select(0, row) | skipped)
         in_row = torch.where(accepted, 0, counts[Count.NONFINITE_IN_ROW] + skipped)
         failed = skipped & (in_row > self.config.max_nonfinite_steps)
         failure = counts[Count.FAILURE] + Failure.NOT_FINITE * failed

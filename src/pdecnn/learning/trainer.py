@@ -14,11 +14,12 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.batches import training_batches
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.stored_images import StoredImages
-from pdecnn.errors import ConfigError, DivergedError
+from pdecnn.errors import ConfigError, DivergedError, TooLargeError
 from pdecnn.learning.capture import CapturedFunction, CapturedScores, capture, compiled_network
 from pdecnn.learning.distributed import ALONE, Ranks
 from pdecnn.learning.freezing import freeze_, training_mode_
 from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
+from pdecnn.learning.memory import PartTooLarge, finer_division, free_memory
 from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network, evaluation_mode
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
@@ -30,6 +31,7 @@ from pdecnn.learning.work import training_flops
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
 from pdecnn.pde.acceleration import has_hooks
+from pdecnn.pde.normalization import BATCH_NORMS
 from pdecnn.pde.synchronization import synchronize_batch_norms_
 
 SYNCHRONIZE_INTERVAL = 20
@@ -67,11 +69,18 @@ class EpochReport(NamedTuple):
     validation_loss: float
     validation_accuracy: float
     nonfinite_steps: int
+    """Steps skipped so far for a loss or gradient that was not finite."""
+    nonfinite_batches: list[int]
+    """Those of this epoch, by the number of the batch from 0."""
     overflow_steps: int
     reversal_error: float | None
     """The gradient error of reversible blocks at the start of the epoch; None: not measured."""
     checkpointed_blocks: int
     """How many of them the drift guard has switched to 'checkpointed' so far."""
+    accumulation: int
+    """Parts a batch is computed in at the end of the epoch."""
+    rollbacks: int
+    """How often the training has gone back to a checkpoint."""
     level: int
     """From 0."""
     work: float
@@ -113,14 +122,16 @@ class Trainer:
         self.ranks = ranks
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
-        self.progress = Progress()
+        self.progress = Progress(accumulation=config.accumulation)
+        self.failed = False
+        """Whether a step has ended the training."""
         self.steps_per_epoch = len(train) // config.batch_size
         if self.steps_per_epoch == 0:
             raise ConfigError(
                 f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
                 f"lower training.batch_size or raise data.fraction"
             )
-        _check_share(config, ranks)
+        _check_share(config.batch_size, config.accumulation, ranks)
         self._assemble(network, None if config.average_decay is None else deepcopy(network))
 
     def _assemble(self, network: Network, average: Network | None) -> None:
@@ -140,6 +151,7 @@ class Trainer:
             objective=self.objective,
             optimizer=self.optimizer,
             average=average,
+            accumulation=self.progress.accumulation,
             seed=self.seed,
             ranks=self.ranks,
         )
@@ -290,6 +302,8 @@ class Trainer:
                 ]
             )
         )
+        step.skipped.zero_()
+        step.skipped[torch.tensor(progress.nonfinite_batches, dtype=torch.int64)] = 1
         training_mode_(self.network, self.config.freeze)
         if step.collect_weights():
             self._launch = None  # what was captured trains others
@@ -297,7 +311,7 @@ class Trainer:
 
     def _share(self, batches: Tensor) -> Tensor:
         """This rank's share of each part of each batch, so that parts hold what they hold alone."""
-        parts = batches.view(len(batches), self.config.accumulation, self.ranks.size, -1)
+        parts = batches.view(len(batches), self.progress.accumulation, self.ranks.size, -1)
         return parts[:, :, self.ranks.rank].flatten(1)
 
     def copy_from_first(self) -> None:
@@ -305,6 +319,7 @@ class Trainer:
         progress = progress_from_dict(self.ranks.first(self.progress.to_dict))
         self.enter_level(progress.level)
         self.progress = progress
+        self.divide(progress.accumulation)
         self.guard.drift.switch(progress.checkpointed_blocks)
         self.ranks.copy_from_first_(self._step.state)
 
@@ -317,10 +332,52 @@ class Trainer:
             raise RuntimeError("the epoch has no batch left; call begin_epoch()")
         if self._stream is not None:
             self._step.images.copy_(next(self._stream), non_blocking=True)
-        if self._launch is None:
-            self._launch = self._captured_step() or self._step
-        self._launch()
+        while not self._takes_step():
+            self._divide_further()
         self._steps_left -= 1
+
+    def _takes_step(self) -> bool:
+        """Take or launch the step; False if parts of its batch are too large for the memory."""
+        try:
+            if self._launch is None:
+                self._launch = self._captured_step() or self._step
+            self._launch()
+        except PartTooLarge:
+            if not self.config.divide_to_fit:
+                raise
+            if self.ranks.size > 1:  # the others are in the middle of theirs
+                raise TooLargeError(
+                    f"not enough memory for batches in {self.progress.accumulation} parts; raise "
+                    f"training.accumulation, which only a single process does by itself"
+                ) from None
+            return False
+        return True
+
+    def divide(self, accumulation: int) -> None:
+        """Compute each batch in so many parts from now on."""
+        _check_share(self.config.batch_size, accumulation, self.ranks)
+        self.progress.accumulation = self._step.accumulation = accumulation
+        self._launch = None  # what was captured has other parts
+
+    def _divide_further(self) -> None:
+        """Halve the parts in which batches are computed; say so, since it may change results."""
+        self._launch = None
+        free_memory()
+        batch_size = self.config.batch_size
+        number = finer_division(batch_size, self.progress.accumulation)
+        if number is None:
+            raise TooLargeError(
+                "not enough memory for a training step, though each image is a part of its own; "
+                "lower data.size or network.channels, or set network.backprop=reversible"
+            )
+        modules = self.network.modules()
+        normed = any(isinstance(part, BATCH_NORMS) and part.training for part in modules)
+        self.note(
+            f"epoch {self.progress.epoch + 1}: not enough memory: from now on each batch of "
+            f"{batch_size} is computed in {number} parts of {batch_size // number}"
+            + (", and batch norms see a part at a time" if normed else "")
+        )
+        self.divide(number)
 
     def synchronize(self) -> None:
         """Wait for the device, bring `progress` up to date, and raise if the training failed."""
@@ -328,7 +385,11 @@ class Trainer:
         batch, *counters, failure = self._step.counts.tolist()
         progress.step += batch - progress.batch
         progress.batch = batch
+        before = progress.nonfinite_steps
         progress.nonfinite_in_row, progress.nonfinite_steps, progress.overflow_steps = counters
+        if progress.nonfinite_steps > before:
+            progress.nonfinite_batches = self._step.skipped.nonzero().flatten().tolist()
+        self.failed = failure != Failure.NONE
         if failure != Failure.NONE:
             raise self._diverged(_REASONS[failure])
 
@@ -379,9 +440,10 @@ class Trainer:
         return self._score
 
     def _learning_rate(self, step: int) -> float:
-        return self.config.learning_rate(
+        rate = self.config.learning_rate(
             step, steps_per_epoch=self.steps_per_epoch, epochs=self.config.epochs
         )
+        return rate * 0.5**self.progress.rollbacks
 
     def _diverged(self, reason: str) -> DivergedError:
         # torch's max, unlike Python's, is NaN if one of them is.
@@ -389,8 +451,9 @@ class Trainer:
         largest = float(torch.stack(weights).max())
         rate = self._learning_rate(self.progress.step)
         return DivergedError(
-            f"diverged at step {self.progress.step + 1} (learning rate {rate:g}, largest weight "
-            f"{largest:.3g}): {reason}"
+            f"diverged at step {self.progress.step + 1} (epoch {self.progress.epoch + 1}, batch "
+            f"{self.progress.batch + 1}, learning rate {rate:g}, largest weight {largest:.3g}): "
+            f"{reason}"
         )
 
     def _finish_epoch(self, evaluation: Evaluation) -> EpochReport:
@@ -417,6 +480,7 @@ class Trainer:
         sums = self.sums.tolist()
         self.sums.zero_()
         reversal_error, progress.reversal_error = progress.reversal_error, None
+        nonfinite_batches, progress.nonfinite_batches = progress.nonfinite_batches, []
         count = sums[5] or nan  # no figures for an epoch whose every step was skipped
         loss, data_loss, smoothness, decay, accuracy = (value / count for value in sums[:5])
         return EpochReport(
@@ -431,19 +495,22 @@ class Trainer:
             validation_loss=evaluation.loss,
             validation_accuracy=evaluation.accuracy,
             nonfinite_steps=progress.nonfinite_steps,
+            nonfinite_batches=nonfinite_batches,
             overflow_steps=progress.overflow_steps,
             reversal_error=reversal_error,
             checkpointed_blocks=len(progress.checkpointed_blocks),
+            accumulation=progress.accumulation,
+            rollbacks=progress.rollbacks,
             level=progress.level,
             work=progress.work,
         )
 
 
-def _check_share(config: TrainingConfig, ranks: Ranks) -> None:
+def _check_share(batch_size: int, accumulation: int, ranks: Ranks) -> None:
     """Refuse batches that the ranks cannot share evenly."""
-    if config.batch_size % (config.accumulation * ranks.size):
-        parts = f" in {config.accumulation} parts" if config.accumulation > 1 else ""
+    if batch_size % (accumulation * ranks.size):
+        parts = f" in {accumulation} parts" if accumulation > 1 else ""
         raise ConfigError(
-            f"batch_size={config.batch_size}{parts} cannot be divided among {ranks.size} ranks; "
-            f"set training.batch_size to a multiple of {config.accumulation * ranks.size}"
+            f"batch_size={batch_size}{parts} cannot be divided among {ranks.size} ranks; "
+            f"set training.batch_size to a multiple of {accumulation * ranks.size}"
         )

@@ -23,6 +23,8 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
     """Images an update; an incomplete last batch is dropped."""
     accumulation: int = 1
     """Parts a batch is computed in, one after the other; batch norm sees a part at a time."""
+    divide_to_fit: bool = True
+    """Whether batches that do not fit into memory are computed in more parts, which is said."""
     precision: str = "auto"
     """What layers compute in: 'float32', 'bfloat16' or 'float16'; states stay float32. 'auto' is
     bfloat16 on a GPU that has it and float32 elsewhere."""
@@ -41,8 +43,13 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
     images are quickest on one."""
     freeze: tuple[str, ...] = ()
     """Parts that are not trained: 'opening', 'blocks' (with the connectors), or both."""
+    deterministic: bool = False
+    """Whether torch must refuse every operation of which it has no deterministic version."""
     max_nonfinite_steps: int = 0
     """How many steps in a row may be skipped for a non-finite loss or gradient."""
+    max_rollbacks: int = 0
+    """How often a training that failed goes back to its last checkpoint, each time to go on with
+    half the learning rate."""
 
     def __post_init__(self) -> None:
         ObjectiveConfig.__post_init__(self)
@@ -50,14 +57,7 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
         OptimizerConfig.__post_init__(self)
         GuardConfig.__post_init__(self)
         LevelsConfig.__post_init__(self)
-        for name in ("epochs", "batch_size", "accumulation", "evaluation_batch_size"):
-            object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        for name in ("patience", "num_threads"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, check_count(name, value))
-        skipped = check_count("max_nonfinite_steps", self.max_nonfinite_steps, smallest=0)
-        object.__setattr__(self, "max_nonfinite_steps", skipped)
+        self._check_counts()
         if self.time_limit_seconds is not None:
             limit = check_positive("time_limit_seconds", self.time_limit_seconds)
             object.__setattr__(self, "time_limit_seconds", limit)
@@ -65,8 +65,9 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
         for name in self.freeze:
             if name not in FREEZABLE:
                 raise unknown_name("part to freeze", name, FREEZABLE)
-        if not isinstance(self.capture, bool):
-            raise ConfigError(f"capture must be true or false, found {self.capture!r}")
+        for name in ("capture", "deterministic", "divide_to_fit"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, found {getattr(self, name)!r}")
         if self.epochs < self.num_levels:
             raise ConfigError(
                 f"{self.num_levels} levels need as many epochs, found epochs={self.epochs}"
@@ -75,3 +76,14 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
             raise ConfigError(
                 f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}"
             )
+
+    def _check_counts(self) -> None:
+        for name in ("epochs", "batch_size", "accumulation", "evaluation_batch_size"):
+            object.__setattr__(self, name, check_count(name, getattr(self, name)))
+        for name in ("patience", "num_threads"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, check_count(name, value))
+        for name in ("max_nonfinite_steps", "max_rollbacks"):
+            number = check_count(name, getattr(self, name), smallest=0)
+            object.__setattr__(self, name, number)

@@ -1,4 +1,4 @@
-"""Image files: the pixels a person sees, or one clear line."""
+"""Image files: the pixels a person sees, or one clear line (promise 16)."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""Folders of images: every picture as a person sees it, every bad file in one report."""
+"""Folders of images: every picture as seen, every bad file in one report (promise 17)."""
 
 import os
 import shutil

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.errors import ConfigError
+from pdecnn.errors import BusyError, ConfigError
 from pdecnn.experiments import folder_lock, queue, worker
 from pdecnn.experiments.config import differing_keys
 from pdecnn.experiments.environment import cpu_threads
@@ -199,11 +199,11 @@ def test_why_a_process_ended(code, failure):
 
 
 def test_two_queues_do_not_share_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_lock, "LONGEST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(queue, "QUEUE_WAIT_SECONDS", 0.2)
     recorder = Recorder()
     with (tmp_path / ".lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="another process is training there"):
+        with pytest.raises(BusyError, match="another process is at work there"):
             run_queue(configs(heat="parabolic"), tmp_path, device="cpu", listener=recorder)
     assert recorder.notes == [f"waiting for the runs that are still at work in {tmp_path}"]
     assert not (tmp_path / "heat").exists()

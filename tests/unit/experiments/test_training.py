@@ -22,6 +22,7 @@ def test_a_run_directory_holds_what_the_documentation_says(undisturbed):
     assert names == {
         "config.json",
         "environment.json",
+        "data.json",
         "metrics.jsonl",
         "timing.jsonl",
         "summary.json",
@@ -73,9 +74,12 @@ def test_metrics_hold_nothing_that_depends_on_the_clock(undisturbed):
             "validation_loss",
             "validation_accuracy",
             "nonfinite_steps",
+            "nonfinite_batches",
             "overflow_steps",
             "reversal_error",
             "checkpointed_blocks",
+            "accumulation",
+            "rollbacks",
             "level",
             "work",
         ]

@@ -215,7 +215,7 @@ def test_other_tensors_with_a_right_hash_are_refused(folder, data):
     assert_refused(folder, match=TENSORS)
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, "2", None, [2]])
+@pytest.mark.parametrize("version", [0, 2, 4, "3", None, [3]])
 def test_another_version_is_refused(folder, version):
     edit_json(folder / PROGRESS, lambda values: values.update(format_version=version))
     assert_refused(folder, match="format version")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pdecnn.data.image_set import ImageSet
-from pdecnn.experiments.bench.measurement import Timing, free_memory, time_in_turn
+from pdecnn.experiments.bench.measurement import Timing, time_in_turn
 from pdecnn.experiments.bench.memory import activation_bytes, weight_bytes
 from pdecnn.experiments.bench.sizes import BenchSizes
 from pdecnn.experiments.bench.trainers import (
@@ -18,6 +18,7 @@ from pdecnn.experiments.bench.trainers import (
     make_steps,
     random_images,
 )
+from pdecnn.learning.memory import free_memory
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.registry import DYNAMICS
 from pdecnn.pde.backprop import BACKPROP_MODES

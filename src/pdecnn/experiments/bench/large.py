@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
-from pdecnn.experiments.bench.measurement import free_memory, time_in_turn
+from pdecnn.experiments.bench.measurement import time_in_turn
 from pdecnn.experiments.bench.memory import activation_bytes
 from pdecnn.experiments.bench.sizes import BenchSizes
 from pdecnn.experiments.bench.trainers import NOT_RUN, make_network, make_steps, random_images
+from pdecnn.learning.memory import free_memory
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.registry import DYNAMICS
 

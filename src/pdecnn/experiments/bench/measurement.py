@@ -1,6 +1,5 @@
 """Times that can be trusted: warmed up, synchronised, repeated, variants in turn."""
 
-import gc
 import statistics
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -10,13 +9,13 @@ from typing import Any, TypeVar
 
 import torch
 
+from pdecnn.learning.memory import free_memory, is_out_of_memory
+
 Call = Callable[[], object]
 Clock = Callable[[], float]
 Name = TypeVar("Name", bound=Hashable)
 
 _MOST_CALLS = 1000
-# What torch's allocators say, on a CPU by a plain RuntimeError; "memory" alone is in others too.
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +91,6 @@ def time_in_turn(
         name: Timing(tuple(seconds[name]), number) if number else None
         for name, number in calls.items()
     }
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether there was too little memory, on the device or in the machine."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
-
-
-def free_memory() -> None:
-    """Give back what earlier measurements left behind."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from pdecnn.data.image_set import ImageSet
-from pdecnn.experiments.bench.measurement import free_memory, is_out_of_memory
 from pdecnn.experiments.bench.trainers import precision_of
+from pdecnn.learning.memory import free_memory, is_out_of_memory
 from pdecnn.learning.precision import autocast
 from pdecnn.networks.network import Network
 from pdecnn.pde.acceleration import accelerated

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.image_set import ImageSet
-from pdecnn.experiments.bench.measurement import Timing, free_memory, time_in_turn
+from pdecnn.experiments.bench.measurement import Timing, time_in_turn
 from pdecnn.experiments.bench.plain_steps import NUM_BATCHES, PlainStep
 from pdecnn.experiments.bench.plain_twin import PlainNetwork, copy_weights_
 from pdecnn.experiments.bench.resnets import CifarResNet
@@ -23,6 +23,7 @@ from pdecnn.experiments.bench.trainers import (
     precision_of,
     random_images,
 )
+from pdecnn.learning.memory import free_memory
 from pdecnn.learning.work import Work, count_work
 from pdecnn.networks.registry import model_config
 

@@ -11,10 +11,10 @@ from pdecnn.experiments.bench.compilation import bench_compile
 from pdecnn.experiments.bench.depth import bench_depth
 from pdecnn.experiments.bench.digits import bench_digits
 from pdecnn.experiments.bench.large import bench_large
-from pdecnn.experiments.bench.measurement import free_memory
 from pdecnn.experiments.bench.sizes import BenchSizes, bench_sizes
 from pdecnn.experiments.bench.steps import bench_steps
 from pdecnn.experiments.environment import describe_environment, resolve_device
+from pdecnn.learning.memory import free_memory
 
 FORMAT_VERSION = 3
 

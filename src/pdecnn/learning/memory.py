@@ -1,0 +1,36 @@
+"""Too little memory: how it is told, and how a batch is divided so that it fits."""
+
+import gc
+
+import torch
+
+# What torch's allocators say, on a CPU by a plain RuntimeError; "memory" alone is in others too.
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+class PartTooLarge(torch.OutOfMemoryError):
+    """The gradient of a part of a batch does not fit; nothing has been changed by it."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether there was too little memory, on the device or in the machine."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
+
+
+def free_memory() -> None:
+    """Give back what earlier computations left behind."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def finer_division(batch_size: int, num_parts: int) -> int | None:
+    """In how many equal parts a batch is to be divided next: twice as many, or the next that do.
+
+    None if a part is a single image already.
+    """
+    finer = range(2 * num_parts, batch_size + 1)
+    return next((number for number in finer if batch_size % number == 0), None)
