@@ -7,9 +7,6 @@ What is not asked for is kept. Anything that does not hold is an error, and noth
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,7 +18,7 @@ import torch
 from benchmarks.soak_page import page
 from pdecnn.experiments.environment import describe_environment
 from pdecnn.files import write_atomically, write_json
-from tests import faults, numerical_soak
+from tests import faults, fuzzing, numerical_soak
 
 NUM_FAULTS = 50
 NUM_INPUTS = 100_000
@@ -70,10 +67,10 @@ def soak_faults() -> dict[str, Any]:
 
 def soak_parsers() -> dict[str, Any]:
     """Inputs for every parser, in a process of its own."""
-    command = [sys.executable, "-m", "tests.fuzzing", str(NUM_INPUTS)]
-    done = subprocess.run(command, env=os.environ, stdout=subprocess.PIPE, text=True, check=False)
-    require(done.returncode == 0, "a parser failed", done.stdout)
-    result: dict[str, Any] = json.loads(done.stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        result: dict[str, Any] = fuzzing.fuzz_apart(NUM_INPUTS, Path(folder))
+    failures = result.pop("failures")
+    require(not failures, "a parser failed", "\n".join(failures.values()))
     require(result["inputs"] >= NUM_INPUTS, "too few inputs", result)
     return result
 

@@ -4,7 +4,6 @@ Each fault strikes a running `pdecnn train --resume` at a random place; the next
 what is left. All that is random follows from a seed, but for what the clock makes of it.
 """
 
-import os
 import random
 import resource
 import shutil
@@ -20,10 +19,9 @@ from pdecnn.errors import CheckpointError
 from pdecnn.experiments import Run
 from pdecnn.files import MANIFEST
 from pdecnn.learning.checkpoint import FILES
-from tests.outside import snapshot
-from tests.runs import environment, fingerprint, finish, small_options
+from tests.outside import Surroundings
+from tests.runs import fingerprint, finish, small_options
 
-ROOT = Path(__file__).parents[1]
 KINDS = ("kill -9", "SIGTERM", "full disk", "damaged checkpoint")
 EPOCHS_A_FAULT, SPARE_EPOCHS = 3, 5
 LONGEST_SECONDS = 120
@@ -50,19 +48,19 @@ class Disturbed:
         self.root, self.num_faults = Path(root), num_faults
         self.randomness = random.Random(seed)
         self.epochs = EPOCHS_A_FAULT * num_faults + SPARE_EPOCHS
-        self.run, self.caches = self.root / "runs" / "run", self.root / "caches"
+        self.run, self.surroundings = self.root / "runs" / "run", Surroundings(self.root)
         settings = {"training__epochs": self.epochs, "training__precision": "float32"}
         self.options = small_options(**settings)
         self.faults, self.num_damaged = [], 0
         self.touched = []
-        for name in ("home", "tmp", "work", "runs/run-2/checkpoints/epoch-0001"):
-            (self.root / name).mkdir(parents=True)
-            (self.root / name / "bystander.txt").write_text("leave me alone")
-        (self.root / "runs" / "config.json").write_text("{}")
-        self.before = self.surroundings()
+        neighbour = self.root / "runs" / "run-2" / "checkpoints" / "epoch-0001"
+        neighbour.mkdir(parents=True)
+        (neighbour / "config.json").write_text("{}")
+        self.before = self.around()
 
-    def surroundings(self):
-        return snapshot(self.root, leave_out=[self.run, self.caches])
+    def around(self):
+        """All but the run directory."""
+        return self.surroundings.snapshot(leave_out=[self.run])
 
     def train(self):
         """Undisturbed from start to end, or from where it is."""
@@ -95,22 +93,13 @@ class Disturbed:
         self.faults.append(Fault(kind, epoch, "while starting" if starting else detail))
 
     def _start(self):
-        watching = _WATCHING.format(folders=[str(self.run), str(self.caches)])
+        watching = _WATCHING.format(folders=[str(self.run), str(self.surroundings.caches)])
         program = f"{watching}\nfrom pdecnn.cli import main\nmain()"
         arguments = ["train", "--quiet", "--resume", "--output", str(self.run), *self.options]
-        variables = environment() | {
-            "HOME": str(self.root / "home"),
-            "TMPDIR": str(self.root / "tmp"),
-            "MPLCONFIGDIR": str(self.caches),  # the fonts that matplotlib has found
-            "TORCHINDUCTOR_CACHE_DIR": str(self.caches),  # made when torch is imported
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        variables = {k: v for k, v in variables.items() if not k.startswith("XDG_")}
         return subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
-            cwd=self.root / "work",
-            env=variables,
+            cwd=self.surroundings.work,
+            env=self.surroundings.variables | {"PYTHONWARNINGS": "error"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -201,5 +190,5 @@ def disturb(root, num_faults, seed):
         "expected": expected,
         "found": found,
         "touched_outside": whole.touched + disturbed.touched,
-        "surroundings_unchanged": disturbed.surroundings() == disturbed.before,
+        "surroundings_unchanged": disturbed.around() == disturbed.before,
     }

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 # Audit events that change the disk: where the paths stand among their arguments, and the
 # descriptors of the folders which these are relative to.
 _CHANGES = {
@@ -63,15 +64,41 @@ def complain(event, path):
     print(f"touched outside: {event} {path}", file=sys.stderr, flush=True)
 
 
-def snapshot(root, leave_out=()):
-    """Kind, mode, time of change and SHA-256 of all below the folder, but for what is left out."""
-    found = {}
-    for path in sorted(Path(root).rglob("*")):
-        if any(path.is_relative_to(other) for other in leave_out):
-            continue
-        status = path.lstat()
-        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-        # A folder's time changes with its entries, and the run directory may be one of them.
-        changed = None if path.is_dir() else status.st_mtime_ns
-        found[str(path)] = (status.st_mode, changed, hashlib.sha256(content).hexdigest())
-    return found
+class Surroundings:
+    """A home, a folder for temporary files and one to work in, with something to harm in each.
+
+    Matplotlib and torch keep caches; these have a folder of their own.
+    """
+
+    def __init__(self, root):
+        self.root, self.work, self.caches = root, root / "work", root / "caches"
+        for name in ("home", "tmp", "work"):
+            (root / name).mkdir(parents=True)
+            (root / name / "bystander.txt").write_text("leave me alone")
+
+    @property
+    def variables(self):
+        """The environment of a process within them, on one thread."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("XDG_")}
+        return inherited | {
+            "HOME": str(self.root / "home"),
+            "TMPDIR": str(self.root / "tmp"),
+            "MPLCONFIGDIR": str(self.caches),  # the fonts that matplotlib has found
+            "TORCHINDUCTOR_CACHE_DIR": str(self.caches),  # made when torch is imported
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def snapshot(self, leave_out=()):
+        """Mode, time of change and SHA-256 of all there is, but for the caches."""
+        found = {}
+        for path in sorted(self.root.rglob("*")):
+            if any(path.is_relative_to(other) for other in (self.caches, *leave_out)):
+                continue
+            status = path.lstat()
+            content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+            # A folder's time changes with its entries, one of which may be left out.
+            changed = None if path.is_dir() else status.st_mtime_ns
+            found[str(path)] = (status.st_mode, changed, hashlib.sha256(content).hexdigest())
+        return found

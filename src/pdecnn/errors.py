@@ -39,6 +39,15 @@ class ExportError(RuntimeError):
     """A network cannot be exported, or its exported form does not compute what it does."""
 
 
+def in_one_line(error: BaseException, longest: int = 200) -> str:
+    """The kind of an error and what it says, without line breaks or more of a file than is useful.
+
+    The representation of a UnicodeDecodeError, for one, has the whole file in it.
+    """
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: what was found and the nearest one, or all there are."""
     text, names = str(name), sorted(known)

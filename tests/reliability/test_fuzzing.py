@@ -1,0 +1,98 @@
+"""Whatever is in a file, reading it gives data or the project's own error (promises 8, 14, 16)."""
+
+import json
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from tests.fuzz_parsers import all_parsers
+from tests.fuzzing import check_message, fuzz_apart
+
+needs_linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="reads the memory in use from /proc"
+)
+
+
+@needs_linux
+@pytest.mark.parametrize("num_inputs", [340, pytest.param(5000, marks=pytest.mark.slow)])
+def test_damaged_and_hostile_files_are_read_or_refused(num_inputs, tmp_path):
+    done = fuzz_apart(num_inputs, tmp_path)
+    assert not done["failures"], "\n".join(done["failures"].values())
+    assert done["inputs"] >= num_inputs
+    for row in done["parsers"]:
+        assert row["peak_bytes"] <= row["bound_bytes"]
+        if row["inputs"] < 100:
+            continue
+        # Inputs that are all refused, or none, would reach nothing behind the first check.
+        assert row["read"] > 0, row
+        assert row["refused"] > row["inputs"] / 4, row
+
+
+# ------------------------------------------------------------------ what fuzzing has found
+
+DEEP = b"[" * 3000
+BFLOAT16 = save({"images": torch.zeros(3, 1, 8, 8, dtype=torch.bfloat16)})
+
+
+@pytest.fixture(scope="module")
+def parsers():
+    return {parser.name: parser for parser in all_parsers()}
+
+
+def read(parser, folder, name, content):
+    for path, original in parser.files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(original)
+    (folder / name).write_bytes(content)
+    parser.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("parser", "name", "content"),
+    [
+        ("run directory", "config.json", DEEP),
+        ("run directory", "summary.json", DEEP),
+        ("run directory", "metrics.jsonl", DEEP),
+        ("run directory", "environment.json", DEEP),
+        ("run directory", "training_evaluation.json", DEEP),
+        ("run directory", "predictions.safetensors", BFLOAT16),
+        ("settings in TOML", "a.toml", b"seed = " + DEEP),
+        ("settings in TOML", "a.toml", b"seed = " + b"1" * 5000),
+        ("settings in TOML", "a.toml", b"[training]\nmomentum = 1" + b"0" * 400),
+        ("settings on the command line", "assignments", b"seed=" + DEEP),
+        ("settings on the command line", "assignments", b"seed=" + b"1" * 5000),
+        ("settings on the command line", "assignments", b"training.momentum=1" + b"0" * 400),
+        ("bench results", "speed.json", b"\xff" * 30_000),
+        ("checkpoint", "manifest.json", b"\xff" * 30_000),
+        ("saved network", "config.json", b"\xff" * 30_000),
+    ],
+    ids=lambda value: value[:20].decode("latin1") if isinstance(value, bytes) else value,
+)
+def test_a_file_that_ended_in_a_traceback_is_refused_in_a_line(
+    parser, name, content, parsers, tmp_path
+):
+    with pytest.raises(parsers[parser].errors) as caught:
+        read(parsers[parser], tmp_path, name, content)
+    check_message(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("conditions.json", DEEP),
+        ("conditions.json", b'{"runs_at_a_time": Infinity}'),
+        ("timing.jsonl", DEEP),
+        ("timing.jsonl", b'{"epoch": Infinity, "seconds": 1}\n'),
+    ],
+)
+def test_figures_that_no_table_needs_end_nothing(name, content, parsers, tmp_path):
+    read(parsers["run directory"], tmp_path, name, content)
+
+
+def test_an_infinite_number_of_ranks_ends_nothing(parsers, tmp_path):
+    run = parsers["run directory"]
+    values = json.loads(run.files["environment.json"])
+    values["hardware"]["ranks"] = float("inf")
+    read(run, tmp_path, "environment.json", json.dumps(values).encode())
