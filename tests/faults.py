@@ -24,7 +24,14 @@ from tests.runs import fingerprint, finish, small_options
 
 KINDS = ("kill -9", "SIGTERM", "full disk", "damaged checkpoint")
 EPOCHS_A_FAULT, SPARE_EPOCHS = 3, 5
-LONGEST_SECONDS = 120
+LONGEST_SECONDS = 900
+SETTINGS = {
+    "network__channels": [4, 4],
+    "network__num_steps": 1,
+    "data__fraction": 0.1,
+    "training__batch_size": 8,
+    "training__precision": "float32",
+}
 _WATCHING = "from tests.outside import complain, watch\nwatch({folders!r}, complain)"
 _DAMAGES = ("flipped bits", "truncated", "emptied", "deleted")
 
@@ -49,8 +56,7 @@ class Disturbed:
         self.randomness = random.Random(seed)
         self.epochs = EPOCHS_A_FAULT * num_faults + SPARE_EPOCHS
         self.run, self.surroundings = self.root / "runs" / "run", Surroundings(self.root)
-        settings = {"training__epochs": self.epochs, "training__precision": "float32"}
-        self.options = small_options(**settings)
+        self.options = small_options(**SETTINGS, training__epochs=self.epochs)
         self.faults, self.num_damaged = [], 0
         self.touched = []
         neighbour = self.root / "runs" / "run-2" / "checkpoints" / "epoch-0001"
@@ -183,6 +189,7 @@ def disturb(root, num_faults, seed):
     shutil.rmtree(whole.root)
     return {
         "seed": seed,
+        "settings": {key.replace("__", "."): value for key, value in SETTINGS.items()},
         "epochs": disturbed.epochs,
         "faults": [fault._asdict() for fault in disturbed.faults],
         "damaged": disturbed.num_damaged,

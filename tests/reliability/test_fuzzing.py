@@ -1,6 +1,7 @@
 """Whatever is in a file, reading it gives data or the project's own error (promises 8, 14, 16)."""
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from safetensors.torch import save
 
 from tests.fuzz_parsers import all_parsers
 from tests.fuzzing import check_message, fuzz_apart
+from tests.outside import Surroundings
 
 needs_linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads the memory in use from /proc"
@@ -28,6 +30,60 @@ def test_damaged_and_hostile_files_are_read_or_refused(num_inputs, tmp_path):
         # Inputs that are all refused, or none, would reach nothing behind the first check.
         assert row["read"] > 0, row
         assert row["refused"] > row["inputs"] / 4, row
+
+
+FAULTY = """
+import json, sys, tempfile
+from pathlib import Path
+import tests.fuzzing
+from tests.fuzz_parsers import Parser
+
+def reader(fault):
+    def read(folder):
+        if (folder / "file").read_bytes() != b"valid":
+            fault(folder)
+    return read
+
+def wrong_class(folder):
+    raise KeyError("x")
+
+def two_lines(folder):
+    raise ValueError("a\\nb")
+
+def too_much(folder):
+    bytearray(100 * 2**20)
+
+def outside(folder):
+    Path("elsewhere").write_text("x")
+
+faults = (wrong_class, two_lines, too_much, outside)
+tests.fuzzing.all_parsers = lambda: [
+    Parser(name=fault.__name__, files={"file": b"valid"}, read=reader(fault), errors=(ValueError,))
+    for fault in faults
+]
+with tempfile.TemporaryDirectory() as folder:
+    failures = tests.fuzzing.fuzz(40, Path(folder))["failures"]
+print(json.dumps({name: text[-1000:] for name, text in failures.items()}))
+"""
+
+
+@needs_linux
+def test_each_kind_of_failure_would_be_noticed(tmp_path):
+    surroundings = Surroundings(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTY],
+        cwd=surroundings.work,
+        env=surroundings.variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    failures = json.loads(done.stdout)
+    assert "KeyError" in failures["wrong_class"]
+    assert "['a', 'b']" in failures["two_lines"]
+    assert "bytes of memory" in failures["too_much"]
+    assert "touched outside" in failures["outside"]
+    assert len(failures) == 4
 
 
 # ------------------------------------------------------------------ what fuzzing has found
