@@ -1,15 +1,19 @@
 """Disturb, fuzz and train for long; write docs/results/soak.{md,json}.
 
-    python -m benchmarks.soak [--only faults,fuzzing,numbers] [--output docs/results]
+    python -m benchmarks.soak [--only faults,fuzzing,numbers] [--collect DIR ...] [--output DIR]
 
-What is not asked for is kept. Anything that does not hold is an error, and nothing is written.
+What is not asked for is kept, so that parts can run side by side: `--collect` takes those that
+others have written elsewhere. Anything that does not hold is an error, and nothing is written.
 """
 
 import argparse
 import json
+import multiprocessing
+import os
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +24,11 @@ from pdecnn.experiments.environment import describe_environment
 from pdecnn.files import write_atomically, write_json
 from tests import faults, fuzzing, numerical_soak
 
+JSON_FILE = "soak.json"
 NUM_FAULTS = 50
 NUM_INPUTS = 100_000
 NUM_STEPS = 10_000
-"""Of each mode, shared by the dynamics."""
+"""Of each mode, half of them of each dynamics."""
 MAX_GROWTH_BYTES = 16 * 2**20
 
 
@@ -36,22 +41,29 @@ def main() -> None:
     }
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default=",".join(parts))
+    parser.add_argument("--collect", nargs="*", type=Path, default=[])
     parser.add_argument("--output", type=Path, default=Path("docs/results"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    path = arguments.output / "soak.json"
-    for name in arguments.only.split(","):
+    for folder in arguments.collect:
+        write(json.loads((folder / JSON_FILE).read_text()), arguments.output)
+    for name in () if arguments.collect else arguments.only.split(","):
         environment = describe_environment(torch.device("cpu"), 0)
         for key in ("command", "seed"):
             environment.pop(key)
         begin = time.monotonic()
         found = parts[name]()
         found["seconds"] = round(time.monotonic() - begin)
-        result = json.loads(path.read_text()) if path.exists() else {}
-        result[name] = {"environment": environment, **found}
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        write_json(path, {part: result[part] for part in parts if part in result})
-        write_atomically(arguments.output / "soak.md", page(result).encode())
+        write({name: {"environment": environment, **found}}, arguments.output)
+
+
+def write(parts: dict[str, Any], output: Path) -> None:
+    """Add parts to those that stand there."""
+    output.mkdir(parents=True, exist_ok=True)
+    path = output / JSON_FILE
+    result = (json.loads(path.read_text()) if path.exists() else {}) | parts
+    write_json(path, dict(sorted(result.items())))
+    write_atomically(output / "soak.md", page(result).encode())
 
 
 def soak_faults() -> dict[str, Any]:
@@ -76,25 +88,23 @@ def soak_parsers() -> dict[str, Any]:
 
 
 def soak_numbers() -> dict[str, Any]:
-    """Long trainings in bfloat16 with every way of running backwards."""
-    share = NUM_STEPS // len(numerical_soak.DYNAMICS)
-    runs = []
-    for mode in numerical_soak.MODES:
-        for dynamics in numerical_soak.DYNAMICS:
-            done = numerical_soak.soak(dynamics, mode, share, interval=50)
-            print(done, flush=True)
-            tolerance = 0.0 if mode == "exact" else done["tolerance"]
-            growth = done["rss_bytes_at_most"] - done["rss_bytes_after_warm_up"]
-            require(done["largest_gradient_error"] <= tolerance, "gradients are wrong", done)
-            require(len(done["saved_bytes_a_step"]) == 1, "saved bytes vary", done)
-            require(growth <= MAX_GROWTH_BYTES, "memory grows", done)
-            require(done["switched_blocks"] == [], "the guard has switched a block", done)
-            runs.append(done)
-    return {
-        "network": numerical_soak.NETWORK,
-        "batch_size": numerical_soak.BATCH_SIZE,
-        "runs": runs,
-    }
+    """Long trainings in bfloat16, each in a process of its own, one for each core at a time."""
+    subjects = [*numerical_soak.SUBJECTS, numerical_soak.TRAPPED]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1) as pool:
+        jobs = [pool.submit(numerical_soak.soak, one, NUM_STEPS // 2, 50) for one in subjects]
+        runs = [job.result() for job in jobs]
+    for subject, run in zip(subjects, runs, strict=True):
+        growth = run["rss_bytes_at_most"] - run["rss_bytes_after_warm_up"]
+        require(len(run["saved_bytes_a_step"]) == 1, "saved bytes vary", run)
+        require(growth <= MAX_GROWTH_BYTES, "memory grows", run)
+        if subject == numerical_soak.TRAPPED:
+            continue
+        tolerance = 0.0 if run["backprop"] == "exact" else run["tolerance"]
+        require(run["largest_gradient_error"] <= tolerance, "gradients are wrong", run)
+        require(run["switched_blocks"] == [], "the guard has switched a block", run)
+    network, batch_size = numerical_soak.NETWORK, numerical_soak.BATCH_SIZE
+    return {"network": network, "batch_size": batch_size, "runs": runs}
 
 
 def require(holds: bool, message: str, found: object) -> None:

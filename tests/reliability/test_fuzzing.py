@@ -8,8 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from pdecnn.errors import DataError
 from tests.fuzz_parsers import all_parsers
-from tests.fuzzing import check_message, fuzz_apart
+from tests.fuzzing import address_space, check_message, fuzz_apart
 from tests.outside import Surroundings
 
 needs_linux = pytest.mark.skipif(
@@ -120,6 +121,9 @@ def read(parser, folder, name, content):
         ("settings on the command line", "assignments", b"seed=" + DEEP),
         ("settings on the command line", "assignments", b"seed=" + b"1" * 5000),
         ("settings on the command line", "assignments", b"training.momentum=1" + b"0" * 400),
+        ("settings on the command line", "assignments", b"x" * 30_000 + b"=1"),
+        ("settings on the command line", "assignments", b"x" * 30_000),
+        ("settings on the command line", "assignments", b"seed=" + b"x" * 30_000),
         ("bench results", "speed.json", b"\xff" * 30_000),
         ("checkpoint", "manifest.json", b"\xff" * 30_000),
         ("saved network", "config.json", b"\xff" * 30_000),
@@ -145,6 +149,17 @@ def test_a_file_that_ended_in_a_traceback_is_refused_in_a_line(
 )
 def test_figures_that_no_table_needs_end_nothing(name, content, parsers, tmp_path):
     read(parsers["run directory"], tmp_path, name, content)
+
+
+@needs_linux
+def test_the_length_of_a_header_takes_no_memory(parsers, tmp_path):
+    arrays = parsers["arrays, npy"]
+    content = b"\x93NUMPY\x02\x00" + (2**31).to_bytes(4, "little") + b"{}"
+    read(arrays, tmp_path, "data/x.npy", arrays.files["data/x.npy"])
+    peak = address_space()[1]
+    with pytest.raises(DataError, match="shorter than its header says"):
+        read(arrays, tmp_path, "data/x.npy", content)
+    assert address_space()[1] < peak + 2**30
 
 
 def test_an_infinite_number_of_ranks_ends_nothing(parsers, tmp_path):

@@ -6,14 +6,16 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from pdecnn.checks import is_finite_number
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, quoted
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
     """'training.epochs=5' -> ('training.epochs', 5); lists as [1,2] or 1,2; other text as it is."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"a setting reads key=value, e.g. training.epochs=5; found {text!r}")
+        raise ConfigError(
+            f"a setting reads key=value, e.g. training.epochs=5; found {quoted(text)}"
+        )
     value = value.strip()
     for candidate in (value, f"[{value}]" if "," in value else value):
         try:
@@ -21,7 +23,9 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         except ValueError:  # not TOML, or a whole number of thousands of digits
             continue
         except RecursionError as error:
-            raise ConfigError(f"{key.strip()} has lists within lists without end") from error
+            raise ConfigError(
+                f"{quoted(key.strip())} has lists within lists without end"
+            ) from error
     return key.strip(), value
 
 
@@ -53,7 +57,7 @@ def convert(value: Any, hint: Any, key: str) -> Any:
             if converted is not _NO:
                 return converted
     wanted = " or ".join(_describe(option) for option in options if option is not NoneType)
-    raise ConfigError(f"{key} must be {wanted}, found {value!r}")
+    raise ConfigError(f"{key} must be {wanted}, found {quoted(value)}")
 
 
 _NO = object()
