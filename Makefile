@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 # A process for each core; the tests of a file share what they prepare.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
-.PHONY: install demo test test-slow check format clean
+.PHONY: install demo test test-slow soak check format clean
 
 install: $(INSTALLED)
 
@@ -26,6 +26,10 @@ test: $(INSTALLED)
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m "slow and not gpu and not alone" --durations 40 $(SIDE_BY_SIDE)
 	$(BIN)/python -m pytest -m "slow and not gpu and alone"
+
+# Faults, hostile files and long trainings: about half an hour; writes docs/results/soak.md.
+soak: $(INSTALLED)
+	$(BIN)/python -m benchmarks.soak
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

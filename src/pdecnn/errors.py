@@ -47,17 +47,34 @@ class ExportError(RuntimeError):
     """A network cannot be exported, or its exported form does not compute what it does."""
 
 
+def in_one_line(error: BaseException, longest: int = 200) -> str:
+    """The kind of an error and what it says, without line breaks or more of a file than is useful.
+
+    The representation of a UnicodeDecodeError, for one, has the whole file in it.
+    """
+    return _shortened(" ".join(f"{type(error).__name__}: {error}".split()), longest)
+
+
+def quoted(value: object, longest: int = 200) -> str:
+    """A value as it was found, or the beginning of it: it may be as long as a file."""
+    return _shortened(repr(value), longest)
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: what was found and the nearest one, or all there are."""
-    text, names = str(name), sorted(known)
+    text, names = _shortened(str(name), 200), sorted(known)
     nearest = get_close_matches(text, names, n=1, cutoff=0.6) or [
         candidate
         for candidate in names
         if text and (text in candidate or text == _initials(candidate))
     ]
     if nearest:
-        return ConfigError(f"unknown {kind} {name!r}; did you mean {nearest[0]!r}?")
-    return ConfigError(f"unknown {kind} {name!r}; known are {', '.join(names)}")
+        return ConfigError(f"unknown {kind} {quoted(name)}; did you mean {nearest[0]!r}?")
+    return ConfigError(f"unknown {kind} {quoted(name)}; known are {', '.join(names)}")
 
 
 def _initials(name: str) -> str:

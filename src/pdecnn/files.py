@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from pdecnn.errors import CheckpointError
+from pdecnn.errors import CheckpointError, in_one_line
 
 MANIFEST = "manifest.json"
 _BAD_MANIFEST = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -65,7 +65,9 @@ def verify_manifest(folder: Path, required: Iterable[str] = ()) -> None:
         hashes = json.loads(path.read_bytes())["sha256"]
         expected = {str(name): str(value) for name, value in hashes.items()}
     except _BAD_MANIFEST as error:
-        raise CheckpointError(f"{path}: unreadable manifest ({error!r}); save it again") from error
+        raise CheckpointError(
+            f"{path}: unreadable manifest ({in_one_line(error)}); save it again"
+        ) from error
     for name in required:
         if name not in expected:
             raise CheckpointError(f"{path}: does not name {name}; save it again")

@@ -84,10 +84,9 @@ class ArrayFiles:
         return tuple(names.tolist())
 
     def _open(self, name: str) -> Array:
-        array = np.load(self.place / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):  # numpy goes by the content, not by the name
-            array.close()
-            raise ValueError(f"{name}.npy is an archive of arrays")
+        path = self.place / f"{name}.npy"
+        _check_header_length(path)
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return array
 
     def _find_names(self) -> set[str]:
@@ -124,6 +123,15 @@ class ArrayFiles:
             raise DataError(
                 f"{path}: cannot be read as arrays ({reason}); save it again, without objects"
             ) from error
+
+
+def _check_header_length(path: Path) -> None:
+    """Numpy would take the memory that the length of a header asks for before it reads on."""
+    with path.open("rb") as stream:
+        version = np.lib.format.read_magic(stream)
+        length = int.from_bytes(stream.read(2 if version == (1, 0) else 4), "little")
+    if length > path.stat().st_size:
+        raise ValueError(f"{path.name} is shorter than its header says")
 
 
 def _zipped_header(

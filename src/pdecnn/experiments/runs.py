@@ -61,7 +61,7 @@ class Run:
         """How many processes the run was begun with."""
         try:
             return int(self._read(ENVIRONMENT)["hardware"]["ranks"])
-        except (CheckpointError, LookupError, TypeError, ValueError):
+        except (CheckpointError, LookupError, TypeError, ValueError, OverflowError):
             return 1  # nothing depends on it but a remark
 
     @property
@@ -104,7 +104,7 @@ class Run:
             return [json.loads(line) for line in path.read_text().splitlines()]
         except FileNotFoundError:
             return []
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}: cannot be read ({error})") from error
 
     @property
@@ -180,7 +180,7 @@ class Run:
         path = self.folder / name
         try:
             return json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"{path}: cannot be read ({error}); restore it from a copy, or start anew"
             ) from error

@@ -5,20 +5,27 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
-from pdecnn.errors import ConfigError
+from pdecnn.checks import is_finite_number
+from pdecnn.errors import ConfigError, quoted
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
     """'training.epochs=5' -> ('training.epochs', 5); lists as [1,2] or 1,2; other text as it is."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"a setting reads key=value, e.g. training.epochs=5; found {text!r}")
+        raise ConfigError(
+            f"a setting reads key=value, e.g. training.epochs=5; found {quoted(text)}"
+        )
     value = value.strip()
     for candidate in (value, f"[{value}]" if "," in value else value):
         try:
             return key.strip(), tomllib.loads(f"value = {candidate}")["value"]
-        except tomllib.TOMLDecodeError:
+        except ValueError:  # not TOML, or a whole number of thousands of digits
             continue
+        except RecursionError as error:
+            raise ConfigError(
+                f"{quoted(key.strip())} has lists within lists without end"
+            ) from error
     return key.strip(), value
 
 
@@ -28,7 +35,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML ({error})") from error
     settings: dict[str, Any] = {}
     for key, value in document.items():
@@ -50,7 +57,7 @@ def convert(value: Any, hint: Any, key: str) -> Any:
             if converted is not _NO:
                 return converted
     wanted = " or ".join(_describe(option) for option in options if option is not NoneType)
-    raise ConfigError(f"{key} must be {wanted}, found {value!r}")
+    raise ConfigError(f"{key} must be {wanted}, found {quoted(value)}")
 
 
 _NO = object()
@@ -64,7 +71,7 @@ def _convert_one(value: Any, hint: Any) -> Any:
         items = [_convert_one(entry, item) for entry in value]
         return _NO if any(entry is _NO for entry in items) else tuple(items)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if is_finite_number(value) else _NO
     if hint is int and isinstance(value, bool):
         return _NO
     return value if isinstance(hint, type) and isinstance(value, hint) else _NO

@@ -92,7 +92,7 @@ def read_training_evaluation(folder: Path) -> dict[str, Any] | None:
     """The figures on the training images; None where they are to be measured again."""
     try:
         values = json.loads((folder / TRAINING_EVALUATION).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     measured = isinstance(values, dict) and isinstance(values.get("accuracy"), int | float)
     return values if measured else None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pdecnn.errors import CheckpointError
+from pdecnn.errors import CheckpointError, in_one_line
 from pdecnn.files import sync_folder, verify_manifest, write_atomically, write_json, write_manifest
 from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.trainer import Trainer
@@ -117,7 +117,9 @@ def _read(path: Path, *keys: str) -> list[Any]:
         values = json.loads(path.read_bytes())
         return [values[key] for key in keys]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not part of a pdecnn checkpoint ({error!r})") from error
+        raise CheckpointError(
+            f"{path}: not part of a pdecnn checkpoint ({in_one_line(error)})"
+        ) from error
 
 
 def set_aside(folder: Path) -> None:

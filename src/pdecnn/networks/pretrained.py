@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.errors import CheckpointError, ConfigError, in_one_line
 from pdecnn.files import MANIFEST, verify_manifest, write_atomically, write_json, write_manifest
 from pdecnn.networks.config import config_from_dict
 from pdecnn.networks.network import Network
@@ -54,7 +54,7 @@ def load(folder: Path) -> Network:
         version = values["format_version"]
         network_values, preprocessing_values = values["network"], values["preprocessing"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not a pdecnn config ({error!r})") from error
+        raise CheckpointError(f"{path}: not a pdecnn config ({in_one_line(error)})") from error
     if version != FORMAT_VERSION:
         raise CheckpointError(
             f"{path}: format version {version!r}, but this pdecnn reads {FORMAT_VERSION}; use "

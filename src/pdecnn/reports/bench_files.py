@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.errors import CheckpointError, ConfigError, in_one_line
 from pdecnn.experiments.bench import FORMAT_VERSION, PARTS
 from pdecnn.files import write_atomically, write_json
 from pdecnn.reports.bench import FIGURE, bench_page
@@ -74,7 +74,7 @@ def _read_parts(path: Path) -> dict[str, Any]:
             return {name: part | {"quick": bool(part["quick"])} for name, part in parts.items()}
     except _DAMAGE as error:
         raise CheckpointError(
-            f"{path}: damaged, or not written by pdecnn bench ({error!r}); {_ELSEWHERE}"
+            f"{path}: damaged, or not written by pdecnn bench ({in_one_line(error)}); {_ELSEWHERE}"
         ) from error
     raise CheckpointError(
         f"{path}: has format {version!r}, this version of pdecnn writes {FORMAT_VERSION}; "

@@ -19,6 +19,7 @@ from pdecnn.experiments.runs import ENVIRONMENT, METRICS, PREDICTIONS, SUMMARY, 
 from pdecnn.experiments.worker import CONDITIONS, is_complete, read_training_evaluation
 from pdecnn.learning.precision import AUTO
 
+_UNKNOWN = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 MISSING = "missing"
 UNFINISHED = "not finished"
 
@@ -115,7 +116,7 @@ def read_predictions(run: Run) -> dict[str, NDArray[Any]]:
     path = run.folder / PREDICTIONS
     try:
         return {name: tensor.numpy() for name, tensor in load_file(path).items()}
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path}: cannot be read ({error}); restore it from a copy, or train again"
         ) from error
@@ -140,7 +141,7 @@ def _named(path: Path) -> Iterator[None]:
     """Say which file is damaged, and what to do."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path}: damaged ({error}); restore it from a copy, or delete {path.parent} and run "
             f"the same command again"
@@ -209,7 +210,7 @@ def _read_num_parallel(path: Path) -> int | None:
     """What the queue wrote down; None where it did not."""
     try:
         return int(json.loads(path.read_bytes())["runs_at_a_time"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except _UNKNOWN:
         return None
 
 
@@ -220,5 +221,5 @@ def _read_seconds(path: Path, epochs: int) -> float | None:
         if {int(entry["epoch"]) for entry in entries} != set(range(1, epochs + 1)):
             return None
         return float(sum(entry["seconds"] for entry in entries))
-    except (OSError, ValueError, KeyError, TypeError):
+    except _UNKNOWN:
         return None
