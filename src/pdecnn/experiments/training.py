@@ -41,6 +41,8 @@ from pdecnn.networks.pretrained import serialize
 from pdecnn.networks.registry import take_weights
 
 NUM_SHOWN = 6
+SHOWN_IMAGES = "shown images"
+"""What draws the test images that people see: the same ones for every run on a data set."""
 
 
 def train(
@@ -286,7 +288,7 @@ def _summarize(
 ) -> None:
     """Write the test figures and the answers to a few images."""
     config, progress = trainer.config, trainer.progress
-    shown = torch.randperm(len(test), generator=cpu_generator("shown images"))[:NUM_SHOWN]
+    shown = torch.randperm(len(test), generator=cpu_generator(SHOWN_IMAGES))[:NUM_SHOWN]
     sample = test.subset(shown)
     images = sample.images[:]
     scores = class_scores(network, images, batch_size=NUM_SHOWN, precision=config.precision)
