@@ -2,20 +2,22 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, isfinite, log10
+from math import ceil
 
+from pdecnn.reports.page_axes import Axis, padded, percent_range, plane_range, value_range
 from pdecnn.reports.page_html import Markup, tag
 
 WIDTH, HEIGHT = 400, 236
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 12, 12, 40
 _MOST_MARKERS = 60
+_LARGEST = 1e300  # beyond it an axis overflows
 _LOG_FROM_RATIO = 10.0
 _MARKERS = ("circle", "square", "triangle", "diamond", "cross", "plus")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """A curve; None among its values, or what is not finite, is a gap."""
+    """A curve; None among its values, or what is no finite number, is a gap."""
 
     label: str
     xs: Sequence[float]
@@ -36,32 +38,13 @@ class Series:
         return [
             (k, x, y)
             for k, (x, y) in enumerate(zip(self.xs, self.ys, strict=True))
-            if y is not None and isfinite(y) and isfinite(x)
+            if y is not None and abs(y) < _LARGEST
         ]
 
     @property
     def shape(self) -> str:
         """The name of its marker."""
         return _MARKERS[(self.colour if self.marker is None else self.marker) % len(_MARKERS)]
-
-
-class _Axis:
-    """From numbers to places along one side."""
-
-    def __init__(self, low: float, high: float, begin: float, end: float, *, log: bool) -> None:
-        self.low, self.high, self.begin, self.end, self.log = low, high, begin, end, log
-
-    def __call__(self, value: float) -> float:
-        if self.log:
-            share = log10(value / self.low) / log10(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return round(self.begin + share * (self.end - self.begin), 1)
-
-    def ticks(self, whole: bool = False) -> list[float]:
-        if self.log:
-            return _decades(self.low, self.high)
-        return nice_ticks(self.low, self.high, whole=whole)
 
 
 def draw_chart(
@@ -75,7 +58,6 @@ def draw_chart(
     whole: bool = True,
     lines: Iterable[float] = (),
     level: float | None = None,
-    from_zero: bool = True,
 ) -> Markup:
     """Curves over a common x; `lines` are vertical ones, `level` a horizontal one.
 
@@ -87,9 +69,9 @@ def draw_chart(
         return tag("p", f"{title}: no finite numbers.", class_="note")
     ys += [] if level is None else [level]
     log = may_be_log and min(ys) > 0 and max(ys) > _LOG_FROM_RATIO * min(ys)
-    across = _Axis(*_padded(min(xs), max(xs)), _LEFT, WIDTH - _RIGHT, log=False)
-    low, high = _percent_range(ys) if percent else _value_range(ys, log=log, from_zero=from_zero)
-    up = _Axis(low, high, HEIGHT - _BOTTOM, _TOP, log=log)
+    across = Axis(*padded(min(xs), max(xs)), _LEFT, WIDTH - _RIGHT, log=False)
+    low, high = percent_range(ys) if percent else value_range(ys, log=log)
+    up = Axis(low, high, HEIGHT - _BOTTOM, _TOP, log=log)
     write: Callable[[float], str] = (lambda v: f"{100 * v:g}%") if percent else (lambda v: f"{v:g}")
     parts: list[object] = [_frame(across, up, write, whole=whole, labels=(x_label, y_label))]
     parts += [_rule(across(x), _TOP, across(x), HEIGHT - _BOTTOM, "rule") for x in lines]
@@ -104,10 +86,10 @@ def draw_plane(clouds: Sequence[tuple[str, Sequence[complex], int]], *, title: s
     values = [value for _, cloud, _ in clouds for value in cloud]
     if not values:
         return tag("p", f"{title}: none.", class_="note")
-    horizontal = _plane_range([v.real for v in values], [v.imag for v in values])
-    vertical = _plane_range([v.imag for v in values], [v.real for v in values])
-    across = _Axis(*horizontal, _LEFT, WIDTH - _RIGHT, log=False)
-    up = _Axis(*vertical, HEIGHT - _BOTTOM, _TOP, log=False)
+    horizontal = plane_range([v.real for v in values], [v.imag for v in values])
+    vertical = plane_range([v.imag for v in values], [v.real for v in values])
+    across = Axis(*horizontal, _LEFT, WIDTH - _RIGHT, log=False)
+    up = Axis(*vertical, HEIGHT - _BOTTOM, _TOP, log=False)
     labels = ("real part (> 0: grows)", "imaginary part")
     parts: list[object] = [_frame(across, up, "{:g}".format, whole=False, labels=labels)]
     parts.append(_rule(across(0), _TOP, across(0), HEIGHT - _BOTTOM, "level"))
@@ -128,65 +110,13 @@ def legend(entries: Iterable[Series]) -> Markup:
     return tag("ul", items, class_="legend")
 
 
-def nice_ticks(low: float, high: float, *, whole: bool = False, most: int = 6) -> list[float]:
-    """Round numbers within a range."""
-    rough = (high - low) / (most - 1)
-    power = 10.0 ** floor(log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
-    if whole:
-        step = max(step, 1.0)
-    first = ceil(low / step - 1e-9)
-    count = floor(high / step + 1e-9) - first + 1
-    return [float(f"{(first + k) * step:.12g}") for k in range(count)]
-
-
 def write_value(percent: bool) -> Callable[[float], str]:
     """How a point says its value."""
     return (lambda value: f"{value:.2%}") if percent else (lambda value: f"{value:.4g}")
 
 
-def _decades(low: float, high: float) -> list[float]:
-    ends = ceil(log10(low) - 1e-9), floor(log10(high) + 1e-9)
-    every = max(1, ceil((ends[1] - ends[0]) / 5))
-    decades = [float(f"1e{k}") for k in range(ends[0], ends[1] + 1, every)]
-    if len(decades) > 2:
-        return decades
-    finer = [factor * 10.0**k for k in range(ends[0] - 1, ends[1] + 1) for factor in (1, 2, 5)]
-    return [float(f"{value:.6g}") for value in finer if low <= value <= high]
-
-
-def _padded(low: float, high: float) -> tuple[float, float]:
-    margin = 0.03 * (high - low) or 0.5
-    return low - margin, high + margin
-
-
-def _percent_range(values: Sequence[float]) -> tuple[float, float]:
-    """A tenth at least, and not beyond 0 and 100 % but for half a marker."""
-    low, high = min(values), max(values)
-    middle, reach = (low + high) / 2, 0.6 * max(high - low, 0.1)
-    return max(middle - reach, -0.02 * reach), min(middle + reach, 1 + 0.06 * reach)
-
-
-def _value_range(values: Sequence[float], *, log: bool, from_zero: bool) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    if log:
-        return low / 1.2, high * 1.2
-    if from_zero and low >= 0:
-        return 0.0, 1.08 * high or 1.0
-    return _padded(low, high)
-
-
-def _plane_range(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """With zero in it, and wide enough that rounding does not look like a cloud."""
-    low, high = min(0.0, *values), max(0.0, *values)
-    margin = 0.06 * (high - low)
-    if high - low < 0.3 * (max(others) - min(others)):
-        margin = 0.2 * (max(others) - min(others))
-    return low - (margin or 0.5), high + (margin or 0.5)
-
-
 def _frame(
-    across: _Axis, up: _Axis, write: Callable[[float], str], *, whole: bool, labels: tuple[str, str]
+    across: Axis, up: Axis, write: Callable[[float], str], *, whole: bool, labels: tuple[str, str]
 ) -> list[Markup]:
     bottom, middle = HEIGHT - _BOTTOM, (_TOP + HEIGHT - _BOTTOM) / 2
     parts = []
@@ -205,7 +135,7 @@ def _frame(
 
 
 def _curve(
-    curve: Series, across: _Axis, up: _Axis, x_label: str, write: Callable[[float], str]
+    curve: Series, across: Axis, up: Axis, x_label: str, write: Callable[[float], str]
 ) -> Markup:
     points = curve.points
     path, before = "", None

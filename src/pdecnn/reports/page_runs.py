@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,41 +84,25 @@ def read_page_runs(
 
     `data` says where the data of the runs lie now: nothing, one place for all, or one for each.
     """
-    if not folders:
-        raise ConfigError("pass at least one run")
     if num_images < 0:
         raise ConfigError(f"--images must be at least 0, found {num_images}")
     if weights not in WEIGHTS:
         raise ConfigError(f"weights must be one of {', '.join(WEIGHTS)}, found {weights!r}")
     runs = [Run(folder) for folder in folders]
-    resolved = [run.folder.resolve() for run in runs]
-    for k, path in enumerate(resolved):
-        if path in resolved[:k]:
-            raise ConfigError(f"{folders[k]}: given twice; pass each run once")
     places = _data_of(runs, data)
-    names = [path.name for path in resolved]
     found = []
-    for k, (run, where) in enumerate(zip(runs, places, strict=True)):
-        name = str(run.folder) if names.count(names[k]) > 1 else names[k]
-        has_weights = (run.folder / weights).is_dir()
-        examination, diagnosed = None, None
-        if has_weights:
+    for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+        measured: dict[str, Any] = {"examination": None, "diagnosis": None}
+        if (run.folder / weights).is_dir():
+            where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
             say(f"{name}: test images")
-            examination = examine(
-                run, data=where, weights=weights, device=device, num_images=num_images
-            )
-        if has_weights and diagnosis:
-            diagnosed = diagnose(
-                run,
-                data=where,
-                weights=weights,
-                device=device,
-                say=lambda text, name=name: say(f"{name}: {text}"),  # type: ignore[misc]
-            )
+            measured["examination"] = examine(run, num_images=num_images, **where)
+            if diagnosis:
+                measured["diagnosis"] = diagnose(run, **where, say=partial(_say_of, say, name))
         found.append(
             PageRun(
                 name=name,
-                place=k,
+                place=place,
                 folder=run.folder,
                 config=run.config,
                 metrics=run.metrics,
@@ -126,12 +111,28 @@ def read_page_runs(
                 seconds=read_seconds(run.folder / TIMING, len(run.metrics)),
                 num_ranks=run.num_ranks,
                 weights=weights,
-                examination=examination,
-                diagnosis=diagnosed,
                 diagnosis_left_out=not diagnosis,
+                **measured,
             )
         )
     return found
+
+
+def _say_of(say: Callable[[str], None], name: str, text: str) -> None:
+    say(f"{name}: {text}")
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The names of the folders, or the paths of those that have one name; no run twice."""
+    resolved = [run.folder.resolve() for run in runs]
+    for k, path in enumerate(resolved):
+        if path in resolved[:k]:
+            raise ConfigError(f"{runs[k].folder}: given twice; pass each run once")
+    names = [path.name for path in resolved]
+    return [
+        str(run.folder) if names.count(name) > 1 else name
+        for run, name in zip(runs, names, strict=True)
+    ]
 
 
 def _data_of(runs: Sequence[Run], data: Sequence[Path]) -> list[Path | None]:
