@@ -87,10 +87,10 @@ def _header(runs: Sequence[PageRun]) -> Markup:
     ]
     switch = tag("fieldset", tag("legend", "Theme", class_="unseen"), themes, class_="theme")
     links = [tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in _parts(runs)]
-    several = f"{len(runs)} runs" if len(runs) > 1 else runs[0].name
+    several = f"{len(runs)} runs: " if len(runs) > 1 else ""
     return tag(
         "header",
-        tag("div", tag("h1", several), switch, class_="top"),
+        tag("div", tag("h1", several, ", ".join(run.name for run in runs)), switch, class_="top"),
         tag("nav", tag("ul", links), aria_label="Parts of the report"),
     )
 

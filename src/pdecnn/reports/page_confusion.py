@@ -30,7 +30,7 @@ def draw_confusion(run: PageRun) -> Markup:
     said = tag(
         "p",
         f"{correct:,} of {total:,} test images are right: {test['accuracy']:.2%}. Rows are true "
-        f"classes, columns predicted ones; the darker, the larger the share of the row.",
+        f"classes, columns predicted ones; the stronger the colour, the larger the share of a row.",
     )
     if len(names) <= _MOST_NUMBERED_CLASSES:
         return tag("div", said, _matrix(counts, names, test["per_class"]))
@@ -133,7 +133,7 @@ def _commonest(counts: NDArray[np.int64], names: list[str]) -> Markup:
     for row, column in zip(*np.unravel_index(order, errors.shape), strict=True):
         if errors[row, column]:
             total = int(counts[row].sum())
-            pair = [f"{names[k]} ({k})" for k in (int(row), int(column))]
+            pair = [_numbered(names, int(k)) for k in (row, column)]
             rows.append((*pair, int(errors[row, column]), f"{errors[row, column] / total:.1%}"))
     if not rows:
         return tag("p", "No errors.")
@@ -141,7 +141,7 @@ def _commonest(counts: NDArray[np.int64], names: list[str]) -> Markup:
     return tag(
         "div",
         tag("h4", "Commonest errors"),
-        table(header, rows, num_names=2, caption="Commonest errors"),
+        table(header, rows, num_names=2, caption="Commonest errors", class_="listed"),
     )
 
 
@@ -150,10 +150,16 @@ def _per_class(counts: NDArray[np.int64], names: list[str], per_class: dict[str,
     order = sorted(
         range(len(names)), key=lambda k: (per_class[names[k]] is None, per_class[names[k]] or 0.0)
     )
-    rows = [(f"{names[k]} ({k})", int(counts[k].sum()), _share(per_class[names[k]])) for k in order]
+    rows = [(_numbered(names, k), int(counts[k].sum()), _share(per_class[names[k]])) for k in order]
     header = ("class", "images", "right")
-    listed = table(header, rows, caption="Accuracy of every class, the worst first")
+    caption = "Accuracy of every class, the worst first"
+    listed = table(header, rows, caption=caption, class_="listed")
     return details(f"All {len(names)} classes, the worst first", listed)
+
+
+def _numbered(names: list[str], k: int) -> Markup:
+    """The number first: long names are cut off at their end."""
+    return tag("span", f"{k} · {names[k]}", title=names[k])
 
 
 def _share(value: float | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pdecnn.data.registry import OWN, needs_folder
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, DataError
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.diagnosis import Diagnosis, diagnose
 from pdecnn.experiments.examination import Examination, examine
@@ -95,6 +95,7 @@ def read_page_runs(
         measured: dict[str, Any] = {"examination": None, "diagnosis": None}
         if (run.folder / weights).is_dir():
             where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
+            _check_data(run, places[place])
             say(f"{name}: test images")
             measured["examination"] = examine(run, num_images=num_images, **where)
             if diagnosis:
@@ -133,6 +134,16 @@ def _names(runs: Sequence[Run]) -> list[str]:
         str(run.folder) if names.count(name) > 1 else name
         for run, name in zip(runs, names, strict=True)
     ]
+
+
+def _check_data(run: Run, data: Path | None) -> None:
+    """Say what to do where the data of a run has moved."""
+    folder = run.config.data.folder
+    if data is None and folder is not None and not Path(folder).exists():
+        raise DataError(
+            f"{run.folder}: its data was in {folder}, where nothing is now; pass --data with the "
+            f"place where it is"
+        )
 
 
 def _data_of(runs: Sequence[Run], data: Sequence[Path]) -> list[Path | None]:

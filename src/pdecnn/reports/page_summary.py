@@ -140,11 +140,11 @@ def _comparison(runs: Sequence[PageRun]) -> Markup:
 def _limits(runs: Sequence[PageRun]) -> list[str]:
     """What must not be compared, in sentences."""
     said = []
-    if len({test_set(run) for run in runs if run.test is not None}) > 1:
-        names = ", ".join(dict.fromkeys(run.config.data.name for run in runs))
+    if len({_tested_on(run) for run in runs if run.test is not None}) > 1:
+        names = "; ".join(f"{run.name}: {_data(run)}" for run in runs)
         said.append(
-            f"The runs have different test sets ({names}): their accuracies and losses cannot be "
-            f"compared."
+            f"The runs have different test sets, so that accuracies and losses cannot be compared "
+            f"({names})."
         )
     splits = {(run.config.seed, run.config.data.validation_fraction) for run in runs}
     if len(splits) > 1 and not said:
@@ -158,7 +158,7 @@ def _limits(runs: Sequence[PageRun]) -> list[str]:
     return said
 
 
-def test_set(run: PageRun) -> str:
+def _tested_on(run: PageRun) -> str:
     """Equal for runs that were tested on the same images, as far as is known."""
     if run.examination is not None:
         return run.examination.test_set
