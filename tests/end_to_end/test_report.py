@@ -1,7 +1,10 @@
 """`pdecnn report` as people use it: from the command line to a page in a real browser."""
 
 import json
+import re
+import shlex
 import shutil
+from pathlib import Path
 from time import monotonic
 
 import numpy as np
@@ -18,6 +21,7 @@ from tests.ranks import run_ranks
 from tests.runs import call, command, small_config, small_options
 
 NAMES = ("<script>alert(1)</script>", "a_class_with_quite_a_long_name_that_goes_on", "c")
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "report.md"
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 
 
@@ -181,6 +185,20 @@ def test_it_prints_in_light_colours_without_what_is_for_the_screen(browser, page
         pdf = page.pdf(format="A4")
     assert pdf.startswith(b"%PDF")
     assert 3 <= pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") <= 30
+
+
+def test_every_command_of_its_page_runs(run_command, runs, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for run, name in zip(runs, ("hamiltonian_digits-1", "heat"), strict=True):
+        shutil.copytree(run.folder, tmp_path / "runs" / name, symlinks=True)
+    (block,) = re.findall(r"```bash\n(.*?)```", HOW_TO.read_text(), flags=re.DOTALL)
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert len(lines) == 4
+    for program, *arguments in lines:
+        assert program == "pdecnn"
+        done = run_command(*arguments)
+        assert (done.code, done.stderr) == (0, ""), arguments
+    assert {path.name for path in tmp_path.glob("*.html")} == {"report.html", "comparison.html"}
 
 
 @pytest.mark.parametrize(

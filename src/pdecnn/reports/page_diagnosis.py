@@ -10,13 +10,7 @@ from pdecnn.reports.page_charts import Series, draw_chart, draw_plane, legend
 from pdecnn.reports.page_html import Markup, details, table, tag
 from pdecnn.reports.page_runs import PageRun
 
-VERDICT_SIGNS = {"guaranteed": "✓", "bounded": "✓", "measured": "≈", "unstable": "✗"}
-_VERDICT_WORDS = {
-    "guaranteed": "proved for all features: no step expands any distance",
-    "bounded": "proved for all features: distances stay below a constant at any depth",
-    "measured": "nothing is proved; growth was measured on test images",
-    "unstable": "perturbations grow without limit, or grew beyond the step bound",
-}
+_VERDICT_SIGNS = {"guaranteed": "✓", "bounded": "✓", "measured": "≈", "unstable": "✗"}
 _PERTURBATIONS = {"worst": 1, "noise": 0, "random": 2}
 
 
@@ -60,7 +54,7 @@ def rich_to_html(found: Table, caption: str) -> Markup:
 
 def _block(index: int, found: BlockDiagnosis) -> Markup:
     verdict = found.stability.verdict
-    sign = tag("span", VERDICT_SIGNS[verdict.name], aria_hidden="true")
+    sign = tag("span", _VERDICT_SIGNS[verdict.name], aria_hidden="true")
     badge = tag("span", sign, f" {verdict.name}", class_=f"badge {verdict.name}")
     size = " x ".join(map(str, found.size))
     assumptions = [
@@ -75,7 +69,7 @@ def _block(index: int, found: BlockDiagnosis) -> Markup:
     return tag(
         "section",
         tag("h4", f"Block {index} ", badge),
-        tag("p", f"{found.channels} channels of {size}; {_VERDICT_WORDS[verdict.name]}."),
+        tag("p", f"{found.channels} channels of {size}, {found.block.num_steps} steps."),
         tag("p", f"{verdict.theorem[0].upper()}{verdict.theorem[1:]}: {verdict.reason}."),
         details("Assumptions of the theorem", tag("ul", assumptions, class_="assumptions")),
         tag("p", reversal_words(found)),
