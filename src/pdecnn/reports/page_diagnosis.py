@@ -82,11 +82,11 @@ def reversal_words(found: BlockDiagnosis) -> str:
     """How well the block runs backwards, in a sentence."""
     if not found.reversibility:
         return "Reversibility: it cannot be run backwards; heat flows one way only."
-    parts = [
-        f"{max(errors.feature_gradient, errors.weight_gradient):.1e} in "
-        f"{str(errors.dtype).removeprefix('torch.')}"
-        for errors in found.reversibility
-    ]
+    parts = []
+    for errors in found.reversibility:
+        largest = max(errors.feature_gradient, errors.weight_gradient)
+        name = str(errors.dtype).removeprefix("torch.")
+        parts.append(f"{f'{largest:.1e}' if largest else '0'} in {name}")
     return (
         f"Reversibility: run backwards, the relative error of the gradient is {', '.join(parts)}."
     )

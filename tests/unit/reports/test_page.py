@@ -295,6 +295,24 @@ def test_data_that_has_moved_is_asked_for_and_found(hostile, waves, root, tmp_pa
         read([hostile.folder, folder], data=[data] * 3)
 
 
+def test_images_that_stay_on_the_disk_are_read_as_needed(hostile, root, tmp_path):
+    folder = copied(hostile, tmp_path / "stored")
+    (tmp_path / "arrays").mkdir()
+    with np.load(root / "hostile.npz") as arrays:
+        for name in ("x", "y"):
+            np.save(tmp_path / "arrays" / f"{name}.npy", arrays[name])
+    (tmp_path / "arrays" / "class_names.txt").write_text("\n".join(HOSTILE))
+    config = json.loads((folder / "config.json").read_bytes())
+    config["data"] |= {"stream": True, "folder": str(tmp_path / "arrays")}
+    (folder / "config.json").write_text(json.dumps(config))
+    for number in (0, 5):
+        (held,) = read([hostile.folder], num_images=number, diagnosis=False)
+        (stored,) = read([folder], num_images=number, diagnosis=False)
+        assert stored.examination.evaluation == held.examination.evaluation
+        assert torch.equal(stored.examination.shown.images, held.examination.shown.images)
+        assert len(stored.examination.shown.images) == number
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
