@@ -424,6 +424,51 @@ def diagnose(
 
 
 @app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The page, FILE.html.")
+    ] = Path("report.html"),
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data", metavar="DIR", help="The folder or file of the data; once, or for each run."
+        ),
+    ] = None,
+    weights: WeightsOption = "best",
+    images: Annotated[
+        int, typer.Option("--images", help="How many images a part shows of each run.")
+    ] = 12,
+    no_diagnosis: Annotated[
+        bool, typer.Option("--no-diagnosis", help="Leave out what takes longest.")
+    ] = False,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show runs side by side in one HTML file."""
+    del debug
+    from pdecnn.reports.page import check_output, write_page
+    from pdecnn.reports.page_runs import read_page_runs
+
+    check_output(output)
+    found = read_page_runs(
+        runs,
+        data=data or [],
+        weights=weights,
+        device=device,
+        num_images=images,
+        diagnosis=not no_diagnosis,
+        say=_say(quiet=quiet),
+    )
+    write_page(found, output)
+    if not quiet:
+        print(
+            f"{output}: {len(found)} {'run' if len(found) == 1 else 'runs'}; open it in a browser"
+        )
+
+
+@app.command()
 def attack(
     run: RunArgument,
     epsilons: Annotated[

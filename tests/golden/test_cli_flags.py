@@ -27,6 +27,10 @@ COMMANDS = {
         --quick --set KEY=VALUE... --jobs VALUE --device VALUE --quiet --json --debug
     """,
     "diagnose": "RUN --data DIR --weights VALUE --output DIR --device VALUE --json --debug",
+    "report": """
+        RUN... --output -o FILE --data DIR... --weights VALUE --images VALUE --no-diagnosis
+        --device VALUE --quiet --debug
+    """,
     "attack": """
         RUN --epsilon E... --norm VALUE --images VALUE --data DIR --weights VALUE --output DIR
         --device VALUE --json --debug
@@ -66,6 +70,12 @@ DEFAULTS = {
     },
     "reproduce": {"device": "auto"},
     "diagnose": {"weights": "best", "device": "auto"},
+    "report": {
+        "output": Path("report.html"),
+        "weights": "best",
+        "images": 12,
+        "device": "auto",
+    },
     "attack": {"norm": "linf", "weights": "best", "device": "auto"},
     "explore": {"weights": "best", "device": "auto"},
     "export": {"weights": "best"},

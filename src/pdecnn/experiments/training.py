@@ -43,6 +43,8 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import serialize
 
 NUM_SHOWN = 6
+SHOWN_IMAGES = "shown images"
+"""What draws the test images that people see: the same ones for every run on a data set."""
 
 
 def train(
@@ -278,7 +280,7 @@ def _summarize(
 ) -> None:
     """Write the test figures and the answers to a few images."""
     config, progress = trainer.config, trainer.progress
-    shown = torch.randperm(len(test), generator=cpu_generator("shown images"))[:NUM_SHOWN]
+    shown = torch.randperm(len(test), generator=cpu_generator(SHOWN_IMAGES))[:NUM_SHOWN]
     sample = test.subset(shown)
     images = sample.images[:]
     scores = class_scores(network, images, batch_size=NUM_SHOWN, precision=config.precision)

@@ -15,7 +15,7 @@ from pdecnn.diagnostics.json_values import relative_change
 from pdecnn.experiments.diagnosis import Diagnosis
 from pdecnn.reports.terminal import make_console, number_table, print_files
 
-_CURVE_NAMES = {
+CURVE_NAMES = {
     "norms": "|Y|",
     "raw": "energy, stored states",
     "centred": "energy, centred states",
@@ -45,18 +45,22 @@ def print_diagnosis(
             said = verdict.name == "measured" and not holds  # the reason names them
             if statements and not said:
                 console.print(f"{word}: {'; '.join(statements)}.", style="dim")
-    sections = (
-        ("Step sizes and spectra", _stability_table(found.blocks), _STABILITY_NOTE),
-        ("Growth of perturbations (M of eq. 6)", _growth_table(found.blocks), _GROWTH_NOTE),
-        ("Energy along the blocks", _energy_table(found.blocks), _ENERGY_NOTE),
-        ("Running backwards", _reversal_table(found.blocks), _REVERSAL_NOTE),
-        ("The learned PDE: shares of the stencils", _pde_table(found.blocks), _PDE_NOTE),
-    )
-    for title, table, note in sections:
+    for title, table, note in diagnosis_sections(found.blocks):
         console.print(f"\n{title}", style="bold")
         console.print(table)
         console.print(note, style="dim")
     print_files(console, files)
+
+
+def diagnosis_sections(blocks: Sequence[BlockDiagnosis]) -> tuple[tuple[str, Table, str], ...]:
+    """The title, the table and a note of every part."""
+    return (
+        ("Step sizes and spectra", _stability_table(blocks), _STABILITY_NOTE),
+        ("Growth of perturbations (M of eq. 6)", _growth_table(blocks), _GROWTH_NOTE),
+        ("Energy along the blocks", _energy_table(blocks), _ENERGY_NOTE),
+        ("Running backwards", _reversal_table(blocks), _REVERSAL_NOTE),
+        ("The learned PDE: shares of the stencils", _pde_table(blocks), _PDE_NOTE),
+    )
 
 
 _STABILITY_NOTE = (
@@ -135,7 +139,7 @@ def _energy_table(blocks: Sequence[BlockDiagnosis]) -> Table:
                 mean = curve.mean(1)
                 change = f"{relative_change(curve):.2%}"
                 start, end = _number(float(mean[0])), _number(float(mean[-1]))
-                table.add_row(str(index), _CURVE_NAMES[name], start, end, change)
+                table.add_row(str(index), CURVE_NAMES[name], start, end, change)
         if block.energy.raw is None:
             table.add_row(str(index), "no conserved energy is known", "-", "-", "-")
     return table

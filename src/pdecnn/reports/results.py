@@ -107,7 +107,7 @@ def read_result(folder: Path) -> Result:
         predictions=predictions,
         environment=environment,
         num_parallel=_read_num_parallel(folder / CONDITIONS),
-        seconds=_read_seconds(folder / TIMING, summary["epochs"]),
+        seconds=read_seconds(folder / TIMING, summary["epochs"]),
     )
 
 
@@ -214,7 +214,7 @@ def _read_num_parallel(path: Path) -> int | None:
         return None
 
 
-def _read_seconds(path: Path, epochs: int) -> float | None:
+def read_seconds(path: Path, epochs: int) -> float | None:
     """The sum of the times of all epochs; None if the time of one is not known."""
     try:
         entries = [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,141 @@
+"""`pdecnn report`: runs as one HTML file that opens from the disk and asks for nothing else."""
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pdecnn
+from pdecnn.errors import ConfigError
+from pdecnn.files import write_atomically
+from pdecnn.reports.page_config import draw_config
+from pdecnn.reports.page_confusion import draw_confusion
+from pdecnn.reports.page_convergence import draw_convergence
+from pdecnn.reports.page_diagnosis import draw_diagnosis
+from pdecnn.reports.page_html import Markup, tag
+from pdecnn.reports.page_pde import draw_pde
+from pdecnn.reports.page_predictions import draw_predictions, draw_wrong
+from pdecnn.reports.page_runs import PageRun
+from pdecnn.reports.page_summary import draw_summary, run_heading
+
+SUFFIXES = (".html", ".htm")
+_ICON = "data:image/svg+xml," + (
+    "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M1 8q3.5-9 7 0t7 "
+    "0' fill='none' stroke='%23E8850C' stroke-width='2'/%3E%3C/svg%3E"
+)
+
+
+def check_output(path: Path) -> None:
+    """Refuse what cannot become the page before anything is computed."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"{path}: the report is a page; choose a name that ends in .html")
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; choose another --output")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def write_page(runs: Sequence[PageRun], path: Path) -> None:
+    """Write the page of some runs; the same runs give the same bytes."""
+    try:
+        write_atomically(path, make_page(runs).encode(errors="replace"))
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def make_page(runs: Sequence[PageRun]) -> str:
+    """The whole document."""
+    style, script = (_read(name) for name in ("page.css", "page.js"))
+    title = "Report: " + ", ".join(run.name for run in runs)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # Whatever a run may hold: nothing is fetched, and no script but ours runs.
+    policy = (
+        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        Markup(f'<link rel="icon" href="{_ICON}">'),
+        tag("style", Markup(style)),
+    )
+    body = tag(
+        "body",
+        tag("a", "Skip to the results", href="#content", class_="skip"),
+        _header(runs),
+        tag("main", _sections(runs), id="content", tabindex="-1"),
+        tag("footer", tag("p", f"Made by pdecnn {pdecnn.__version__} from the run directories.")),
+        tag("script", Markup(script)),
+    )
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _header(runs: Sequence[PageRun]) -> Markup:
+    themes = [
+        tag(
+            "label",
+            tag("input", type="radio", name="theme", value=value, checked=value == "system"),
+            tag("span", value.capitalize()),
+        )
+        for value in ("system", "light", "dark")
+    ]
+    switch = tag("fieldset", tag("legend", "Theme", class_="unseen"), themes, class_="theme")
+    links = [tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in _parts(runs)]
+    several = f"{len(runs)} runs: " if len(runs) > 1 else ""
+    return tag(
+        "header",
+        tag("div", tag("h1", several, ", ".join(run.name for run in runs)), switch, class_="top"),
+        tag("nav", tag("ul", links), aria_label="Parts of the report"),
+    )
+
+
+def _parts(runs: Sequence[PageRun]) -> list[tuple[str, str, Callable[[], Markup]]]:
+    """Anchor, title and content of every part."""
+
+    def beside(draw: Callable[[PageRun], Markup]) -> Callable[[], Markup]:
+        return lambda: _beside(runs, draw)
+
+    return [
+        ("summary", "Summary", lambda: draw_summary(runs)),
+        ("convergence", "Convergence", lambda: draw_convergence(runs)),
+        ("confusion", "Confusion matrix", beside(draw_confusion)),
+        ("predictions", "Predictions", beside(draw_predictions)),
+        ("wrong", "Misclassified images", beside(draw_wrong)),
+        ("diagnostics", "Diagnostics", beside(draw_diagnosis)),
+        ("pde", "Learned PDE", beside(draw_pde)),
+        ("configuration", "Configuration", lambda: draw_config(runs)),
+    ]
+
+
+def _sections(runs: Sequence[PageRun]) -> list[Markup]:
+    return [
+        tag(
+            "section",
+            tag("h2", title, id=f"{key}-title"),
+            draw(),
+            id=key,
+            aria_labelledby=f"{key}-title",
+        )
+        for key, title, draw in _parts(runs)
+    ]
+
+
+def _beside(runs: Sequence[PageRun], draw: Callable[[PageRun], Markup]) -> Markup:
+    """What `draw` makes of each run, side by side where there is room."""
+    if len(runs) == 1:
+        return draw(runs[0])
+    return tag("div", [tag("article", run_heading(run), draw(run)) for run in runs], class_="runs")
+
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{path}: cannot be written ({error.strerror}); choose another --output")

@@ -1,0 +1,179 @@
+"""All that the page shows of a run, read from its directory and measured once."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pdecnn.data.registry import OWN, needs_folder
+from pdecnn.errors import ConfigError, DataError
+from pdecnn.experiments.config import RunConfig
+from pdecnn.experiments.diagnosis import Diagnosis, diagnose
+from pdecnn.experiments.examination import Examination, examine
+from pdecnn.experiments.runs import ENVIRONMENT, TIME_LIMIT, TIMING, WEIGHTS, Run
+from pdecnn.reports.results import read_seconds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageRun:
+    """A run as the page shows it."""
+
+    name: str
+    """The folder's name, or its path where two have the same name."""
+    place: int
+    """From 0: its colour."""
+    folder: Path
+    config: RunConfig
+    metrics: list[dict[str, Any]]
+    summary: dict[str, Any] | None
+    """None: not finished."""
+    environment: dict[str, Any]
+    """Where it ran; empty if that is not known."""
+    seconds: float | None
+    num_ranks: int
+    weights: str
+    examination: Examination | None
+    """None: it has no such weights."""
+    diagnosis: Diagnosis | None
+    diagnosis_left_out: bool
+
+    @property
+    def test(self) -> dict[str, Any] | None:
+        """The figures of the test: measured, or those in the summary of a run without weights."""
+        if self.examination is not None:
+            found = self.examination.evaluation
+            return {**found.to_dict(), "confusion": found.confusion}
+        if self.summary is not None and self.weights == "best":
+            stored: dict[str, Any] = self.summary["test"]
+            return stored
+        return None
+
+    @property
+    def class_names(self) -> list[str]:
+        """Of the data; empty if neither weights nor a summary tell."""
+        if self.examination is not None:
+            return list(self.examination.class_names)
+        return [] if self.summary is None else list(self.summary["class_names"])
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The epoch with the highest validation accuracy, the first of equal ones."""
+        if not self.metrics:
+            return None
+        return max(self.metrics, key=lambda entry: entry["validation_accuracy"] or 0.0)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.summary is not None and self.summary["stopped"] != TIME_LIMIT
+
+
+def read_page_runs(
+    folders: Sequence[Path],
+    *,
+    data: Sequence[Path] = (),
+    weights: str = "best",
+    device: str = "auto",
+    num_images: int = 12,
+    diagnosis: bool = True,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[PageRun]:
+    """Read, test and diagnose every run.
+
+    `data` says where the data of the runs lie now: nothing, one place for all, or one for each.
+    """
+    if num_images < 0:
+        raise ConfigError(f"--images must be at least 0, found {num_images}")
+    if weights not in WEIGHTS:
+        raise ConfigError(f"weights must be one of {', '.join(WEIGHTS)}, found {weights!r}")
+    runs = [Run(folder) for folder in folders]
+    places = _data_of(runs, data)
+    found = []
+    for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+        measured: dict[str, Any] = {"examination": None, "diagnosis": None}
+        if (run.folder / weights).is_dir():
+            where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
+            _check_data(run, places[place])
+            say(f"{name}: test images")
+            measured["examination"] = examine(run, num_images=num_images, **where)
+            if diagnosis:
+                measured["diagnosis"] = diagnose(run, **where, say=partial(_say_of, say, name))
+        found.append(
+            PageRun(
+                name=name,
+                place=place,
+                folder=run.folder,
+                config=run.config,
+                metrics=run.metrics,
+                summary=run.summary,
+                environment=_read_environment(run.folder / ENVIRONMENT),
+                seconds=read_seconds(run.folder / TIMING, len(run.metrics)),
+                num_ranks=run.num_ranks,
+                weights=weights,
+                diagnosis_left_out=not diagnosis,
+                **measured,
+            )
+        )
+    return found
+
+
+def _say_of(say: Callable[[str], None], name: str, text: str) -> None:
+    say(f"{name}: {text}")
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The names of the folders, or the paths of those that have one name; no run twice."""
+    resolved = [run.folder.resolve() for run in runs]
+    for k, path in enumerate(resolved):
+        if path in resolved[:k]:
+            raise ConfigError(f"{runs[k].folder}: given twice; pass each run once")
+    names = [path.name for path in resolved]
+    return [
+        str(run.folder) if names.count(name) > 1 else name
+        for run, name in zip(runs, names, strict=True)
+    ]
+
+
+def _check_data(run: Run, data: Path | None) -> None:
+    """Say what to do where the data of a run has moved."""
+    folder = run.config.data.folder
+    if data is None and folder is not None and not Path(folder).exists():
+        raise DataError(
+            f"{run.folder}: its data was in {folder}, where nothing is now; pass --data with the "
+            f"place where it is"
+        )
+
+
+def _data_of(runs: Sequence[Run], data: Sequence[Path]) -> list[Path | None]:
+    """Where the data of each run lie, if the user said."""
+    if not data:
+        return [None] * len(runs)
+    if len(data) == len(runs):
+        return list(data)
+    if len(data) > 1:
+        raise ConfigError(
+            f"--data is given {len(data)} times for {len(runs)} runs; give it once for all runs, "
+            f"or once for each in their order"
+        )
+    configs = [run.config.data for run in runs]
+    kinds = {
+        (config.name, config.folder if config.name in OWN else None)
+        for config in configs
+        if needs_folder(config.name)
+    }
+    if len(kinds) > 1:
+        names = ", ".join(sorted(str(folder or name) for name, folder in kinds))
+        raise ConfigError(
+            f"the runs have different data ({names}); give --data once for each run in their order"
+        )
+    return [data[0]] * len(runs)
+
+
+def _read_environment(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}  # nothing depends on it; the page says "unknown"
+    return values if isinstance(values, dict) else {}

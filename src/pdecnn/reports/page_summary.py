@@ -1,0 +1,211 @@
+"""The head of the page: what came out of each run, and what of it can be compared."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pdecnn.experiments.runs import TIME_LIMIT
+from pdecnn.reports.page_html import Markup, definitions, table, tag
+from pdecnn.reports.page_runs import PageRun
+
+_STOPPED = {
+    "completed": "finished",
+    "early_stopping": "finished early: validation did not improve any more",
+    TIME_LIMIT: "not finished: stopped at its time limit",
+}
+
+
+def draw_summary(runs: Sequence[PageRun]) -> Markup:
+    """A card for each run; of several a table first, and what must not be compared."""
+    parts: list[object] = []
+    if len(runs) > 1:
+        parts += [_comparison(runs), [tag("p", text, class_="warning") for text in _limits(runs)]]
+    return tag(
+        "div", parts, tag("div", [_card(run, several=len(runs) > 1) for run in runs], class_="runs")
+    )
+
+
+def run_heading(run: PageRun, level: str = "h3") -> Markup:
+    """The name of a run with its colour."""
+    swatch = tag("span", class_=f"swatch c{run.place % 6}", aria_hidden="true")
+    return tag(level, swatch, run.name, class_="run")
+
+
+def status(run: PageRun) -> str:
+    """Whether the run is finished, in words."""
+    if run.summary is not None:
+        stopped = str(run.summary["stopped"])
+        return _STOPPED.get(stopped, f"finished: {stopped}")
+    done, all_epochs = len(run.metrics), run.config.training.epochs
+    return f"not finished: {done} of {all_epochs} epochs"
+
+
+def _card(run: PageRun, *, several: bool) -> Markup:
+    state = tag("p", status(run), class_="status" if run.is_finished else "status warning")
+    return tag(
+        "article",
+        run_heading(run) if several else None,
+        state,
+        _hero(run),
+        _remark(run),
+        _facts(run),
+    )
+
+
+def _hero(run: PageRun) -> Markup | None:
+    test = run.test
+    if test is None:
+        return None
+    correct = sum(row[k] for k, row in enumerate(test["confusion"]))
+    said = f"test accuracy: {correct:,} of {test['num_images']:,} images, {run.weights} weights"
+    return tag("p", tag("strong", f"{test['accuracy']:.2%}"), " ", tag("span", said), class_="hero")
+
+
+def _remark(run: PageRun) -> Markup | None:
+    """Where the numbers come from, if that is not what one expects."""
+    if run.examination is None:
+        if run.summary is None:
+            return tag("p", f"It has no {run.weights} weights yet.", class_="warning")
+        text = f"No {run.weights} weights are in the run: the figures are those it was left with."
+        return tag("p", text, class_="warning")
+    if run.summary is None or run.weights != "best":
+        return None
+    before, now = run.summary["test"]["accuracy"], run.examination.evaluation.accuracy
+    if before == now:
+        return None
+    text = (
+        f"At its end the run itself measured {before:.2%}; the figures here were measured anew, "
+        f"on another device or with other versions."
+    )
+    return tag("p", text, class_="warning")
+
+
+def _facts(run: PageRun) -> Markup:
+    config, test = run.config, run.test or {}
+    network, training = config.network, config.training
+    hardware = _part(run.environment, "hardware")
+    versions = _part(run.environment, "versions")
+    device = hardware.get("gpu") or hardware.get("processor") or "unknown"
+    channels = ", ".join(map(str, network.channels))
+    steps = ", ".join(dict.fromkeys(map(str, network.block_num_steps)))
+    levels = f" in {training.num_levels} levels" if training.num_levels > 1 else ""
+    integrator = network.resolved_integrator.name.replace("_", " ")
+    return definitions(
+        (
+            ("test loss", _loss(test) if test else None),
+            ("balanced accuracy", _percent(test.get("balanced_accuracy"))),
+            ("best validation", _best(run)),
+            ("data", _data(run)),
+            ("network", f"{network.layer} layers, {integrator}, {steps} steps a block"),
+            ("channels", channels),
+            ("weights", _num_weights(run)),
+            ("training", f"{len(run.metrics)} of {training.epochs} epochs{levels}"),
+            ("time", duration(run.seconds)),
+            ("processes", str(run.num_ranks) if run.num_ranks > 1 else None),
+            ("hardware", str(device)),
+            (
+                "versions",
+                f"pdecnn {versions.get('pdecnn', '?')}, torch {versions.get('torch', '?')}",
+            ),
+            ("commit", str(run.environment.get("commit") or "unknown")[:12]),
+            ("recipe, seed", f"{config.recipe}, {config.seed}"),
+            ("run", str(run.folder)),
+        )
+    )
+
+
+def _comparison(runs: Sequence[PageRun]) -> Markup:
+    header = (
+        "run", "data", "test accuracy", "loss", "balanced", "best validation", "weights",
+        "epochs", "time",
+    )  # fmt: skip
+    rows = []
+    for run in runs:
+        test: dict[str, Any] = run.test or {}
+        rows.append(
+            (
+                [tag("span", class_=f"swatch c{run.place % 6}", aria_hidden="true"), run.name],
+                run.config.data.name,
+                _percent(test.get("accuracy")) or "not tested",
+                _loss(test) if test else "-",
+                _percent(test.get("balanced_accuracy")) or "-",
+                _percent(None if run.best is None else run.best["validation_accuracy"]) or "-",
+                _num_weights(run) or "-",
+                str(len(run.metrics)),
+                duration(run.seconds),
+            )
+        )
+    return table(header, rows, num_names=2, caption="The runs side by side")
+
+
+def _limits(runs: Sequence[PageRun]) -> list[str]:
+    """What must not be compared, in sentences."""
+    said = []
+    if len({_tested_on(run) for run in runs if run.test is not None}) > 1:
+        names = "; ".join(f"{run.name}: {_data(run)}" for run in runs)
+        said.append(
+            f"The runs have different test sets, so that accuracies and losses cannot be compared "
+            f"({names})."
+        )
+    splits = {(run.config.seed, run.config.data.validation_fraction) for run in runs}
+    if len(splits) > 1 and not said:
+        said.append(
+            "The runs hold out different validation images (by their seeds or fractions): "
+            "validation accuracies differ for that alone."
+        )
+    unfinished = [run.name for run in runs if not run.is_finished]
+    if unfinished:
+        said.append(f"Not finished: {', '.join(unfinished)}. Compare finished runs.")
+    return said
+
+
+def _tested_on(run: PageRun) -> str:
+    """Equal for runs that were tested on the same images, as far as is known."""
+    if run.examination is not None:
+        return run.examination.test_set
+    return repr((run.config.data.name, run.class_names))
+
+
+def duration(seconds: float | None) -> str:
+    """45 s, 2 min 5 s or 3 h 20 min."""
+    if seconds is None:
+        return "unknown"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _part(values: dict[str, Any], key: str) -> dict[str, Any]:
+    part = values.get(key)
+    return part if isinstance(part, dict) else {}
+
+
+def _loss(test: dict[str, Any]) -> str:
+    return "not finite" if test["loss"] is None else f"{test['loss']:.4f}"
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2%}"
+
+
+def _best(run: PageRun) -> str | None:
+    if run.best is None:
+        return None
+    return f"{run.best['validation_accuracy']:.2%} in epoch {run.best['epoch']}"
+
+
+def _data(run: PageRun) -> str:
+    data, classes = run.config.data, run.config.network.num_classes
+    words = [f"{data.name}, {classes} classes"]
+    if data.fraction < 1:
+        words.append(f"{data.fraction:.0%} of the training images")
+    return ", ".join(words)
+
+
+def _num_weights(run: PageRun) -> str | None:
+    if run.diagnosis is not None:
+        return f"{run.diagnosis.num_weights:,}"
+    return None if run.summary is None else f"{run.summary['num_weights']:,}"

@@ -1,0 +1,378 @@
+"""The page of `pdecnn report`: its numbers are the run's, its text is never markup."""
+
+import json
+import shutil
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+import pdecnn
+from pdecnn.diagnostics import diagnose_network
+from pdecnn.errors import ConfigError, DataError
+from pdecnn.experiments.diagnosis import diagnose
+from pdecnn.learning.metrics import summarize
+from pdecnn.reports import page as page_module
+from pdecnn.reports.diagnosis import diagnosis_sections
+from pdecnn.reports.page import check_output, make_page, write_page
+from pdecnn.reports.page_math import equation_to_html, equations_of
+from pdecnn.reports.page_runs import read_page_runs
+from tests.pages import Page
+from tests.runs import small_config
+from tests.unit.learning.trainings import make_network
+
+HOSTILE = ("<script>alert(1)</script>", "\"'><img src=x onerror=alert(2)>", "&amp; and a long name")
+read = partial(read_page_runs, device="cpu", num_images=5)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+def trained(root, name, recipe="hamiltonian_digits", **settings):
+    config = small_config(
+        recipe, **{"network__channels": [4, 4], "training__epochs": 2, **settings}
+    )
+    return pdecnn.train(config, output=root / name, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def waves(root):
+    return trained(root, "waves")
+
+
+@pytest.fixture(scope="module")
+def found(waves):
+    return read([waves.folder])
+
+
+@pytest.fixture(scope="module")
+def page(found):
+    return Page(make_page(found))
+
+
+@pytest.fixture(scope="module")
+def hostile(root):
+    """Arrays whose classes are called what no class should be called."""
+    random = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    x = (random.normal(size=(3, 1, 8, 8))[labels] + random.normal(size=(60, 1, 8, 8))).astype("f4")
+    np.savez(root / "hostile.npz", x=x, y=labels, class_names=np.array(HOSTILE))
+    return trained(
+        root,
+        "<b>hostile & run",
+        "parabolic_signals",
+        network__dimension=2,
+        data__folder=str(root / "hostile.npz"),
+        data__fraction=1.0,
+    )
+
+
+def test_the_numbers_are_those_of_evaluate(page, waves):
+    measured = pdecnn.evaluate(waves.folder, device="cpu")
+    right = round(measured["accuracy"] * measured["num_images"])
+    assert f"{measured['accuracy']:.2%}" in page.texts
+    assert f"test accuracy: {right} of {measured['num_images']} images, best weights" in page.text
+    assert f"test loss {measured['loss']:.4f}" in page.text
+    assert f"balanced accuracy {measured['balanced_accuracy']:.2%}" in page.text
+    assert f"weights {measured['num_weights']:,}" in page.text
+    ((_, *rows),) = page.tables["Confusion matrix: rows are true, columns predicted classes"]
+    counts = [[int(cell) for cell in row[1:-1]] for row in rows]
+    assert counts == waves.summary["test"]["confusion"]
+    assert [row[-1] for row in rows] == [f"{v:.1%}" for v in measured["per_class"].values()]
+
+
+def test_every_epoch_of_the_metrics_is_there(page, waves):
+    ((header, *rows),) = page.tables["All epochs of waves"]
+    entries = [
+        json.loads(line) for line in (waves.folder / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert len(rows) == len(entries) == 2
+    keys = dict(zip(header, zip(*rows, strict=True), strict=True))
+    assert keys["epoch"] == ("1", "2")
+    for name, form in (("loss", "{:.4f}"), ("validation accuracy", "{:.2%}")):
+        key = name.replace(" ", "_")
+        assert keys[name] == tuple(form.format(entry[key]) for entry in entries)
+    best = max(entries, key=lambda entry: entry["validation_accuracy"])
+    assert f"Best validation accuracy {best['validation_accuracy']:.2%}" in page.text
+
+
+def test_every_setting_is_there(page, waves):
+    config = json.loads((waves.folder / "config.json").read_bytes())
+    rows = {
+        row[0]: row[1]
+        for title in ("Run", "Network", "Data", "Training")
+        for table in page.tables[title]
+        for row in table[1:]
+    }
+    for group in ("network", "data", "training"):
+        for name, value in config[group].items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            assert rows[f"{group}.{name}"] == ("none" if value is None else text)
+    assert rows["seed"] == "0"
+
+
+def test_the_diagnosis_is_that_of_the_command(page, waves):
+    result = diagnose(waves.folder, device="cpu")
+    for index, block in enumerate(result.blocks):
+        verdict = block.stability.verdict
+        assert f"Block {index} " in page.text
+        assert f" {verdict.name} " in page.text
+        assert verdict.reason in page.text
+    for title, table, _ in diagnosis_sections(result.blocks):
+        ((header, *rows),) = page.tables[title]
+        assert header == [column.header for column in table.columns]
+        assert rows == [list(row) for row in zip(*(c.cells for c in table.columns), strict=True)]
+
+
+def test_images_come_with_the_probabilities_of_the_network(found, page, waves):
+    (run,) = found
+    network = pdecnn.load(waves.folder)
+    sample = run.examination.shown
+    with torch.no_grad():
+        expected = network(network.preprocess(sample.images)).softmax(1)
+    torch.testing.assert_close(sample.probabilities, expected.double(), rtol=1e-4, atol=1e-5)
+    wrong = run.examination.wrong
+    assert len(wrong.images) == min(5, run.examination.num_wrong)
+    certainty = wrong.probabilities.max(1).values.tolist()
+    assert certainty == sorted(certainty, reverse=True)
+    assert (wrong.probabilities.argmax(1) != wrong.labels).all()
+    pictures = page.attributes("img")
+    assert len(pictures) == 5 + len(wrong.images)
+    assert all(entry["src"].startswith("data:image/png;base64,") for entry in pictures)
+    assert all(entry["alt"] for entry in pictures)
+
+
+def test_the_same_run_gives_the_same_bytes_and_one_small_file(found, waves, tmp_path):
+    write_page(found, tmp_path / "one.html")
+    write_page(read([waves.folder]), tmp_path / "two.html")
+    content = (tmp_path / "one.html").read_bytes()
+    assert content == (tmp_path / "two.html").read_bytes()
+    assert len(content) < 3_000_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
+
+
+def test_names_of_a_run_are_text_and_nothing_else(hostile):
+    html = make_page(read([hostile.folder]))
+    page = Page(html)
+    assert len(page.scripts) == 1
+    assert page.scripts[0] == page_module._read("page.js")
+    assert "onerror" not in {key for _, attributes in page.elements for key in attributes}
+    assert not [entry for entry in page.attributes("img") if entry["src"] == "x"]
+    for name in HOSTILE:
+        assert name in page.texts
+    assert "<b>hostile & run" in page.texts
+    assert all("title" in attributes for attributes in page.attributes("b"))
+
+
+def test_nothing_in_it_points_elsewhere(page):
+    for _, attributes in page.elements:
+        for key in ("src", "href"):
+            value = attributes.get(key, "#")
+            assert value.startswith(("#", "data:")), value
+    policy = page.attributes("meta")[1]["content"]
+    assert policy.startswith("default-src 'none'")
+    assert "script-src 'sha256-" in policy
+
+
+def test_every_link_leads_somewhere_and_no_id_is_taken_twice(page):
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {entry["href"][1:] for entry in page.attributes("a")} <= set(ids)
+
+
+def copied(run, folder):
+    shutil.copytree(run.folder, folder, symlinks=True)
+    return folder
+
+
+def test_a_run_that_is_not_finished_says_so(waves, tmp_path):
+    folder = copied(waves, tmp_path / "begun")
+    (folder / "summary.json").unlink()
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text(lines[0] + "\n")
+    text = Page(make_page(read([folder], diagnosis=False))).text
+    assert "not finished: 1 of 2 epochs" in text
+    assert "test accuracy:" in text
+    assert "Left out on request (--no-diagnosis)." in text
+    (folder / "best").unlink()
+    (folder / "metrics.jsonl").unlink()
+    text = Page(make_page(read([folder]))).text
+    assert "not finished: 0 of 2 epochs" in text
+    assert "It has no best weights yet." in text
+    assert "No epoch is finished yet." in text
+    assert f"pdecnn train --output {folder} --resume" in text
+    assert "test accuracy" not in text
+
+
+def test_a_finished_run_without_weights_shows_what_it_was_left_with(waves, tmp_path):
+    folder = copied(waves, tmp_path / "archived")
+    (folder / "best").unlink()
+    page = Page(make_page(read([folder])))
+    assert "No best weights are in the run" in page.text
+    assert f"{waves.summary['test']['accuracy']:.2%}" in page.texts
+    assert "nothing to diagnose" in page.text
+
+
+def test_figures_that_differ_from_the_runs_own_are_remarked(waves, tmp_path):
+    folder = copied(waves, tmp_path / "other")
+    summary = json.loads((folder / "summary.json").read_bytes())
+    summary["test"]["accuracy"] = 0.5
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert "the run itself measured 50.00%" in Page(make_page(read([folder]))).text
+
+
+def test_runs_side_by_side(waves, hostile, root):
+    heat = trained(root, "heat", "parabolic_digits", seed=3)
+    page = Page(make_page(read([waves.folder, heat.folder], diagnosis=False)))
+    ((_, *rows),) = page.tables["The runs side by side"]
+    assert [row[0] for row in rows] == ["waves", "heat"]
+    for row, run in zip(rows, (waves, heat), strict=True):
+        assert row[2] == f"{run.summary['test']['accuracy']:.2%}"
+    assert "cannot be compared" not in page.text
+    assert "hold out different validation images" in page.text
+    ((header, *differing),) = page.tables["Settings that differ"]
+    assert header == ["setting", "waves", "heat"]
+    settings = {row[0]: row[1:] for row in differing}
+    assert settings["seed"] == ["0", "3"]
+    assert settings["network.integrator"] == ["verlet", "forward_euler"]
+    assert "data.name" not in settings
+    page = Page(make_page(read([waves.folder, hostile.folder], diagnosis=False)))
+    assert "accuracies and losses cannot be compared (waves: digits, 10 classes" in page.text
+
+
+def test_parabolic_blocks_say_that_they_cannot_be_reversed(hostile):
+    page = Page(make_page(read([hostile.folder])))
+    assert "it cannot be run backwards" in page.text
+
+
+def with_classes(run, number):
+    names = tuple(f"class number {k}" for k in range(number))
+    labels = torch.arange(4 * number) % number
+    predictions = torch.where(torch.arange(4 * number) < number, 0, labels)
+    evaluation = summarize(predictions, labels, names, 0.5)
+    shown = run.examination.shown
+    sample = shown._replace(probabilities=torch.full((len(shown.images), number), 1 / number))
+    examination = replace(
+        run.examination, evaluation=evaluation, class_names=names, shown=sample, wrong=sample
+    )
+    return replace(run, examination=examination)
+
+
+@pytest.mark.parametrize(("number", "has_map"), [(100, True), (400, False)])
+def test_many_classes_are_summarised(found, number, has_map):
+    run = with_classes(replace(found[0], diagnosis=None), number)
+    html = make_page([run])
+    page = Page(html)
+    assert not page.tables.get("Confusion matrix: rows are true, columns predicted classes")
+    assert bool([e for e in page.attributes("svg") if e.get("class") == "map"]) == has_map
+    ((_, *errors),) = page.tables["Commonest errors"]
+    assert errors[0] == ["1 · class number 1", "0 · class number 0", "1", "25.0%"]
+    ((_, *classes),) = page.tables["Accuracy of every class, the worst first"]
+    assert len(classes) == number
+    assert classes[0][2] == "75.0%"
+    assert classes[-1] == ["0 · class number 0", "4", "100.0%"]
+    assert len(html) < 3_000_000
+
+
+def test_data_that_has_moved_is_asked_for_and_found(hostile, waves, root, tmp_path):
+    folder = copied(hostile, tmp_path / "moved")
+    config = json.loads((folder / "config.json").read_bytes())
+    config["data"]["folder"] = str(tmp_path / "gone.npz")
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match=r"gone\.npz"):
+        read([folder], diagnosis=False)
+    data = root / "hostile.npz"
+    for runs, places in (([folder], [data]), ([waves.folder, folder], [data])):
+        assert len(read(runs, data=places, diagnosis=False)) == len(runs)
+    assert len(read([waves.folder, folder], data=[root, data], diagnosis=False)) == 2
+    with pytest.raises(ConfigError, match=r"different data .* once for each run"):
+        read([hostile.folder, folder], data=[data])
+    with pytest.raises(ConfigError, match="given 3 times for 2 runs"):
+        read([hostile.folder, folder], data=[data] * 3)
+
+
+def test_images_that_stay_on_the_disk_are_read_as_needed(hostile, root, tmp_path):
+    folder = copied(hostile, tmp_path / "stored")
+    (tmp_path / "arrays").mkdir()
+    with np.load(root / "hostile.npz") as arrays:
+        for name in ("x", "y"):
+            np.save(tmp_path / "arrays" / f"{name}.npy", arrays[name])
+    (tmp_path / "arrays" / "class_names.txt").write_text("\n".join(HOSTILE))
+    config = json.loads((folder / "config.json").read_bytes())
+    config["data"] |= {"stream": True, "folder": str(tmp_path / "arrays")}
+    (folder / "config.json").write_text(json.dumps(config))
+    for number in (0, 5):
+        (held,) = read([hostile.folder], num_images=number, diagnosis=False)
+        (stored,) = read([folder], num_images=number, diagnosis=False)
+        assert stored.examination.evaluation == held.examination.evaluation
+        assert torch.equal(stored.examination.shown.images, held.examination.shown.images)
+        assert len(stored.examination.shown.images) == number
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "worst"}, "weights must be one of best, last"),
+        ({"num_images": -1}, "--images must be at least 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(waves, options, message):
+    with pytest.raises(ConfigError, match=message):
+        read([waves.folder], **options)
+
+
+def test_a_run_is_not_compared_with_itself(waves):
+    with pytest.raises(ConfigError, match="given twice"):
+        read([waves.folder, waves.folder / ".." / waves.folder.name])
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(waves, tmp_path):
+    folder = copied(waves, tmp_path / "waves")
+    names = [run.name for run in read([waves.folder, folder], num_images=0, diagnosis=False)]
+    assert names == [str(waves.folder), str(folder)]
+
+
+def test_without_images_none_are_shown(waves):
+    page = Page(make_page(read([waves.folder], num_images=0, diagnosis=False)))
+    assert not page.attributes("img")
+    assert "none are shown" in page.text
+
+
+def test_where_it_cannot_be_written(tmp_path):
+    with pytest.raises(ConfigError, match=r"ends in \.html"):
+        check_output(tmp_path / "config.json")
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(ConfigError, match="is a folder"):
+        check_output(tmp_path / "folder.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        check_output(tmp_path / "file" / "report.html")
+    check_output(tmp_path / "new" / "report.html")
+    assert (tmp_path / "new").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "normalization"),
+    [
+        *((name, "tv") for name in ("parabolic", "hamiltonian", "second_order", "resnet")),
+        ("hamiltonian", "none"),
+        ("parabolic", "batch"),
+        ("resnet", "batch"),
+    ],
+)
+@pytest.mark.parametrize("activation", ["relu", "tanh", "identity"])
+def test_every_equation_has_its_html(dynamics, normalization, activation):
+    network = make_network(
+        dynamics, channels=(2, 2), num_steps=1, normalization=normalization, activation=activation
+    )
+    (block,) = diagnose_network(network, torch.randn(1, 1, 4, 4), num_iterations=1)
+    lines = equations_of(block.latex[0])
+    assert len(lines) == (2 if dynamics == "hamiltonian" else 1)
+    for line in lines:
+        html = equation_to_html(line)
+        assert Page(html).text.startswith("∂ t")
+        assert "\\" not in html
