@@ -4,10 +4,7 @@ import sys
 
 import pytest
 
-from tests.numerical_soak import SUBJECTS, soak
-
-MAX_GROWTH_BYTES = 8 * 2**20
-"""What one step saves for backward is a hundredth of it."""
+from tests.numerical_soak import MAX_GROWTH_BYTES, SUBJECTS, soak
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="reads the memory in use from /proc"
