@@ -29,7 +29,6 @@ NUM_FAULTS = 50
 NUM_INPUTS = 100_000
 NUM_STEPS = 10_000
 """Of each mode, half of them of each dynamics."""
-MAX_GROWTH_BYTES = 16 * 2**20
 
 
 def main() -> None:
@@ -97,7 +96,7 @@ def soak_numbers() -> dict[str, Any]:
     for subject, run in zip(subjects, runs, strict=True):
         growth = run["rss_bytes_at_most"] - run["rss_bytes_after_warm_up"]
         require(len(run["saved_bytes_a_step"]) == 1, "saved bytes vary", run)
-        require(growth <= MAX_GROWTH_BYTES, "memory grows", run)
+        require(growth <= numerical_soak.MAX_GROWTH_BYTES, "memory grows", run)
         if subject == numerical_soak.TRAPPED:
             continue
         tolerance = 0.0 if run["backprop"] == "exact" else run["tolerance"]

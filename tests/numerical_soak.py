@@ -1,5 +1,6 @@
 """Many training steps in bfloat16 on blocks that run backwards: do errors or memory creep up?"""
 
+from contextlib import ExitStack
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,8 @@ TRAPPED = ("second_order", "relu", "reversible")
 NETWORK = {"channels": (4, 4), "num_steps": 12, "step_size": 0.25}
 """Deep enough for the error of reversal to show in bfloat16: with 4 steps it is 0."""
 NUM_IMAGES, NUM_VALIDATION, BATCH_SIZE, NUM_PROBES = 320, 40, 8, 8
-WARM_UP = 0.2
-"""The share of the steps after which memory may not grow any more."""
+WARM_UP, MAX_GROWTH_BYTES = 0.2, 8 * 2**20
+"""After this share of the steps memory may not grow by more than this."""
 
 
 class Enough(Exception):
@@ -57,12 +58,11 @@ class Soak:
 
     def run(self):
         trainer = self.trainer
-        with saved_tensors_hooks(self._pack, lambda tensor: tensor):
-            try:
-                for report in trainer.epochs(poll=self._poll, on_step=self._after_step):
-                    self.accuracy = report.validation_accuracy
-            except Enough:
-                pass
+        try:
+            for report in trainer.epochs(poll=self._poll, on_step=self._after_step):
+                self.accuracy = report.validation_accuracy
+        except Enough:
+            pass
         assert trainer.progress.step == self.num_steps
         return self
 
@@ -77,9 +77,14 @@ class Soak:
     def _poll(self):
         if self.trainer.progress.step == self.num_steps:
             raise Enough
-        self.saved = {}  # the drift guard may have looked
+        if self.trainer._steps_left:  # a step follows, and no validation
+            self.saved = {}
+            self.weighing = ExitStack()
+            self.weighing.enter_context(saved_tensors_hooks(self._pack, lambda tensor: tensor))
 
     def _after_step(self):
+        # A graph made meanwhile and never gone back through would be kept for good.
+        self.weighing.close()
         self.saved_by_step.append(sum(self.saved.values()))
         if self.trainer.progress.step % self.interval == 0:
             self.errors.append(gradient_error(self.trainer, *self.probes))
