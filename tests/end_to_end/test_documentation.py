@@ -25,14 +25,26 @@ PAGES = {
 }
 # What cannot run here, by how it begins, and why. Its flags are checked all the same.
 NOT_RUN = {
-    "pdecnn explore": "serves a page until it is stopped",
+    "pdecnn explore": "serves a page until it is stopped; tests/explorer runs it in a browser",
+    "ssh": "needs another machine",
     "pdecnn reproduce": "trains for minutes; tests/end_to_end/test_reproduce.py runs it",
     "pdecnn bench": "measures for minutes; tests/end_to_end/test_bench.py runs it",
     "pdecnn data download": "needs the network; tests/unit/data/test_download.py runs it",
     "pdecnn train hamiltonian_cifar10": "needs CIFAR-10 and a GPU",
     "torchrun": "needs eight GPUs; tests/end_to_end/test_ranks.py runs it with two processes",
 }
-SLOW = {"README.md", "docs/diagnostics.md", "docs/how-to/export.md", "docs/start/first-run.md"}
+# Runs that pages look at, and the commands that make them.
+RUNS = {
+    "runs/hamiltonian_digits-1": ["pdecnn", "train"],
+    "runs/heat": ["pdecnn", "train", "parabolic_digits", "--output", "runs/heat"],
+}
+SLOW = {
+    "docs/how-to/report.md",
+    "README.md",
+    "docs/diagnostics.md",
+    "docs/how-to/export.md",
+    "docs/start/first-run.md",
+}
 # Settings of a short run: few images, small networks, an epoch where the page does not say more.
 SHORT = {"training.epochs": 1, "training.batch_size": 16, "training.num_threads": 1}
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
@@ -67,8 +79,7 @@ def short_recipe(name, original=pdecnn.recipe):
 
 def check_flags(words):
     """Parse a pdecnn command as the program would, without running it."""
-    if words[0] == "torchrun":
-        words = words[words.index("pdecnn") :]
+    words = words[words.index("pdecnn") :]  # what stands before it is torchrun or ssh
     command, arguments = get_command(app), words[1:]
     context = command.make_context("pdecnn", list(arguments), resilient_parsing=True)
     while hasattr(command, "commands"):
@@ -135,7 +146,7 @@ def shell(capsys, monkeypatch, tmp_path):
 )
 def test_every_block_runs(name, shell):
     namespace = {"__name__": "__main__"}
-    first_run(name, shell)
+    first_runs(name, shell)
     for language, text in blocks(name):
         if language == "python":
             exec(compile(text, name, "exec"), namespace)
@@ -146,10 +157,13 @@ def test_every_block_runs(name, shell):
             assert language == "text", f"{name}: a block of {language} is neither run nor text"
 
 
-def first_run(name, shell):
-    """Pages that look at a run take it for granted: the one `pdecnn train` made."""
-    if "runs/hamiltonian_digits-1" in PAGES[name].read_text() and name != "README.md":
-        shell.run(["pdecnn", "train"])
+def first_runs(name, shell):
+    """Pages that look at a run take it for granted, unless they make it themselves."""
+    made = [w for kind, text in blocks(name) if kind == "bash" for w in command_lines(text)]
+    for run, command in RUNS.items():
+        named = [line[: len(command)] if "--output" in command else line for line in made]
+        if run in PAGES[name].read_text() and command not in named:
+            shell.run(command)
 
 
 def test_every_command_and_flag_that_is_mentioned_exists():
@@ -167,6 +181,7 @@ def test_every_command_and_flag_that_is_mentioned_exists():
 def test_what_is_not_run_is_spoken_of():
     """The list of exceptions does not outlive its reasons."""
     text = "\n".join(path.read_text() for path in PAGES.values())
+    with_pages = "explore" in get_command(app).commands
     for start in NOT_RUN:
-        if start != "pdecnn explore":
+        if with_pages or start not in ("pdecnn explore", "ssh"):
             assert start in text, f"{start!r} is excused but on no page"
