@@ -1,19 +1,25 @@
-# `make demo` and `make test` are all a newcomer needs: both create .venv by themselves.
+# `make demo` and `make test` are all a newcomer needs: every target creates .venv by itself.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DOCS_INSTALLED := $(VENV)/.docs-installed
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 # A process for each core; the tests of a file share what they prepare.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 
-.PHONY: install demo test test-slow soak check format clean
+.PHONY: install demo test test-slow soak check docs format clean
 
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("pdecnn needs Python >= 3.11, found " + sys.version.split()[0] + "; run make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PIP_INSTALL) --editable '.[dev]'
+	touch $@
+
+$(DOCS_INSTALLED): $(INSTALLED)
+	$(PIP_INSTALL) --editable '.[dev,docs]'
 	touch $@
 
 demo: $(INSTALLED)
@@ -37,9 +43,13 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(DOCS_INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build/html
+	@echo open docs/_build/html/index.html
+
 format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build docs/gallery .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -1,11 +1,15 @@
-"""Total-variation denoising is a parabolic block: identity activation, TV norm, K = gradient."""
+r"""
+Total-variation denoising is a parabolic block
+==============================================
 
-import argparse
+With :math:`K = \nabla`, identity activation and the total-variation norm, the symmetric layer is
+:math:`\partial_t Y = -K^\top \big(K Y / \sqrt{|K Y|^2 + \epsilon}\big)`: Rudin, Osher and Fatemi.
+"""
+
 from math import log10, sqrt
 
 import matplotlib.pyplot as plt
 import torch
-from PIL import Image
 from sklearn.datasets import load_sample_image
 from torch.nn.functional import avg_pool2d, pad
 
@@ -16,7 +20,6 @@ RIM = 8  # mirrored pixels around the image, because features are zero outside
 
 
 def total_variation_flow(size: tuple[int, int], num_steps: int) -> Block:
-    """Y' = -K^T (K Y / sqrt(|K Y|^2 + epsilon)), stepped by forward Euler (eqs. 8 and 9)."""
     layer = SymmetricLayer(1, hidden_channels=2, activation="identity", affine=False, epsilon=1e-4)
     along_x = torch.tensor([[0.0, 0, 0], [0, -1, 1], [0, 0, 0]])
     layer.convolution.stencil.data = torch.stack([along_x, along_x.T])[:, None]
@@ -35,25 +38,17 @@ def denoise(noisy: torch.Tensor) -> torch.Tensor:
     return image
 
 
-def main(output: str) -> None:
-    figure, axes = plt.subplots(2, 4, figsize=(8.8, 4.8), layout="constrained")
-    for row, name in zip(axes, ("flower", "china"), strict=True):
-        pixels = torch.tensor(load_sample_image(f"{name}.jpg")[:424, 108:532]) / 255
-        clean = avg_pool2d(pixels.mean(2)[None, None], 2)
-        noisy = clean + NOISE * torch.randn(clean.shape, generator=torch.manual_seed(0))
-        image = denoise(noisy)
-        before, after = (-10 * log10((x - clean).square().mean()) for x in (noisy, image))
-        print(f"{name}: PSNR {before:.2f} dB -> {after:.2f} dB, gain {after - before:.2f} dB")
-        shown = {"clean": clean, f"noisy, {before:.1f} dB": noisy}
-        shown |= {f"denoised, {after:.1f} dB": image, "removed": noisy - image + 0.5}
-        for axis, (title, x) in zip(row, shown.items(), strict=True):
-            axis.imshow(x[0, 0].numpy(), cmap="gray", vmin=0, vmax=1)
-            axis.set(title=title, xticks=[], yticks=[])
-    figure.savefig(output, dpi=100)
-    Image.open(output).convert("L").save(output, optimize=True)  # grey: half the bytes
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", default=__file__[:-3] + ".png")
-    main(parser.parse_args().output)
+figure, axes = plt.subplots(2, 4, figsize=(8.8, 4.8), layout="constrained")
+for row, name in zip(axes, ("flower", "china"), strict=True):
+    pixels = torch.tensor(load_sample_image(f"{name}.jpg")[:424, 108:532]) / 255
+    clean = avg_pool2d(pixels.mean(2)[None, None], 2)
+    noisy = clean + NOISE * torch.randn(clean.shape, generator=torch.manual_seed(0))
+    image = denoise(noisy)
+    before, after = (-10 * log10((x - clean).square().mean()) for x in (noisy, image))
+    print(f"{name}: PSNR {before:.2f} dB -> {after:.2f} dB, gain {after - before:.2f} dB")
+    shown = {"clean": clean, f"noisy, {before:.1f} dB": noisy}
+    shown |= {f"denoised, {after:.1f} dB": image, "removed": noisy - image + 0.5}
+    for axis, (title, x) in zip(row, shown.items(), strict=True):
+        axis.imshow(x[0, 0].numpy(), cmap="gray", vmin=0, vmax=1)
+        axis.set(title=title, xticks=[], yticks=[])
+plt.show()

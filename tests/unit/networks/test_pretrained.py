@@ -5,6 +5,7 @@ import pickletools
 import random
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -455,3 +456,32 @@ def test_a_pickle_in_place_of_the_weights_is_never_run(folder, tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read as safetensors"):
         pdecnn.Network.from_pretrained(folder)
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["hamiltonian_digits", "parabolic_signals", "second_order_volumes"]
+)
+def test_the_hub_understands_the_model_card(name, tmp_path):
+    from huggingface_hub import ModelCard
+
+    network = make(name, in_channels=1) if name.endswith("digits") else pdecnn.create_model(name)
+    network.save_pretrained(tmp_path)
+    card = ModelCard.load(tmp_path / CARD)
+    assert card.data.library_name == "pdecnn"
+    assert card.data.license == "mit"
+    subject = {1: "signal", 2: "image", 3: "volume"}[network.config.dimension]
+    assert card.data.tags == [f"{subject}-classification", "pde", network.config.integrator]
+    assert f"{network.num_weights:,} trainable weights" in card.text
+    card.data.to_yaml()
+
+
+def test_the_hub_understands_the_cards_of_the_published_weights():
+    from huggingface_hub import ModelCard
+
+    weights = Path(pdecnn.__file__).parent / "networks" / "weights"
+    cards = sorted(weights.glob("*/README.md"))
+    assert len(cards) == len(pdecnn.list_models(pretrained=True))
+    for path in cards:
+        card = ModelCard.load(path)
+        assert (card.data.library_name, card.data.license) == ("pdecnn", "mit")
+        assert card.data.tags

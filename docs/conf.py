@@ -1,0 +1,87 @@
+"""How sphinx builds these pages: `make docs`, warnings are errors, nothing from the network."""
+
+import re
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pdecnn
+
+sys.path.insert(0, str(Path(__file__).parent))  # for command_line
+
+project, author = "pdecnn", "pdecnn contributors"
+version = release = pdecnn.__version__
+copyright = "pdecnn contributors, MIT licence"
+language = "en_GB"
+
+extensions = [
+    "command_line",
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.viewcode",
+    "sphinx.ext.mathjax",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "results/paper/runs", "gallery/*.ipynb"]
+nitpicky = True
+
+myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = "pdecnn"
+html_favicon = "images/favicon.svg"
+html_copy_source = False
+html_show_copyright = False
+html_theme_options = {"top_of_page_buttons": []}
+
+# Formulas must show without a network: one file of MathJax, from a package of PyPI.
+_mathjax = distribution("sphinx-mathjax-offline")
+html_static_path = [
+    "pages.css",
+    str(_mathjax.locate_file("sphinx-mathjax-offline/static/mathjax/tex-svg.js")),
+]
+html_css_files = ["pages.css"]
+mathjax_path = "tex-svg.js"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_class_signature = "mixed"
+autodoc_preserve_defaults = True
+toc_object_entries_show_parents = "hide"
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",
+    "ignore_pattern": r"(chirps|rotations)\.py$",  # they only write the data of two recipes
+    "within_subsection_order": "FileNameSortKey",
+    "image_srcset": ["2x"],
+    "show_memory": False,
+    "show_signature": False,
+    "download_all_examples": False,
+    "write_computation_times": False,
+    "doc_module": ("pdecnn",),
+    "reference_url": {"pdecnn": None},
+    "copyfile_regex": r"",
+    "remove_config_comments": True,
+    "plot_gallery": "True",
+    "abort_on_example_error": True,
+}
+
+
+def _escape(app, what, name, obj, options, lines):
+    """Docstrings have names in single backquotes, norms |Y| and tuples *spatial.
+
+    None of them is to be the markup that reStructuredText would see.
+    """
+    marked = r"(`[^`]+`|(?<!\w)\*\w[^*\n]*\*(?!\w))"
+    parts = re.split(marked, "\n".join(lines))
+    parts[::2] = [re.sub(r"([|*]|_(?!\w))", r"\\\1", part) for part in parts[::2]]
+    parts[1::2] = [f"`{part}`\\ " if part[0] == "`" else part for part in parts[1::2]]
+    lines[:] = "".join(parts).split("\n")
+
+
+def setup(app):
+    """Connect what the docstrings need."""
+    app.connect("autodoc-process-docstring", _escape)

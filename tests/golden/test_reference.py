@@ -1,0 +1,48 @@
+"""Every public name stands in the reference, once, and nothing else does."""
+
+import importlib
+import inspect
+import re
+from collections import Counter
+from pathlib import Path
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+MODULES = ("pdecnn", "pdecnn.pde", "pdecnn.networks", "pdecnn.learning", "pdecnn.data")
+MODULES += ("pdecnn.diagnostics", "pdecnn.experiments", "pdecnn.reports")
+
+
+def documented():
+    """module.name of every entry of the reference."""
+    found = []
+    for path in sorted(REFERENCE.glob("*.md")):
+        module = ""
+        for line in path.read_text().splitlines():
+            if current := re.fullmatch(r"\.\. currentmodule:: (\S+)", line):
+                module = current[1]
+            if entry := re.fullmatch(r"\.\. auto(?:class|function|data):: (\S+)", line):
+                found.append((module, entry[1]))
+    return found
+
+
+def public(module_name):
+    module = importlib.import_module(module_name)
+    names = getattr(module, "__all__", dir(module))
+    return {
+        name
+        for name in names
+        if not name.startswith("_") and not inspect.ismodule(getattr(module, name))
+    }
+
+
+def test_every_public_name_is_in_the_reference():
+    own = public("pdecnn")
+    wanted = {("pdecnn", name) for name in own}
+    for module in MODULES[1:]:
+        # What pdecnn itself offers is documented there.
+        wanted |= {(module, name) for name in public(module) - own}
+    assert set(documented()) == wanted
+
+
+def test_nothing_is_there_twice():
+    counts = Counter(documented())
+    assert [entry for entry, count in counts.items() if count > 1] == []
