@@ -13,7 +13,7 @@ from rich.console import Console
 from sklearn.datasets import load_digits
 
 import pdecnn
-from pdecnn import cli
+from pdecnn.cli.application import explain
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError, ExportError
 from pdecnn.experiments import tensorboard
 from pdecnn.experiments.signals import Interrupted
@@ -385,15 +385,15 @@ def test_a_fault_of_ours_is_one_line_too(run_command, monkeypatch, error, messag
         raise error
 
     monkeypatch.setattr("pdecnn.experiments.evaluate", fail)
-    assert cli._explain(error)[0] == 1
-    assert cli._explain(error)[1].startswith(message)
+    assert explain(error)[0] == 1
+    assert explain(error)[1].startswith(message)
     with pytest.raises(type(error)):
         run_command("evaluate", "run", "--debug")
 
 
 def test_signals_have_the_conventional_exit_codes():
-    assert cli._explain(Interrupted(15))[0] == 143
-    assert cli._explain(Interrupted(2))[0] == 130
+    assert explain(Interrupted(15))[0] == 143
+    assert explain(Interrupted(2))[0] == 130
 
 
 def test_debug_shows_the_traceback(run_command):

@@ -1,0 +1,147 @@
+"""The command `pdecnn`: its commands in the order of its help, and what errors become."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from pdecnn.cli.data import download_data, list_data, verify_data
+from pdecnn.cli.inspection import attack, diagnose, explore, report
+from pdecnn.cli.levels import coarsen, refine
+from pdecnn.cli.options import process_rank
+from pdecnn.cli.reproduction import bench, reproduce
+from pdecnn.cli.sharing import export, models, recipes
+from pdecnn.cli.training import evaluate, predict, train
+from pdecnn.errors import (
+    BadFilesError,
+    BusyError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    ExportError,
+    RankError,
+    TooLargeError,
+)
+from pdecnn.experiments.signals import Interrupted
+
+EXIT_CODES: dict[type[Exception], int] = {
+    ConfigError: 2,
+    DataError: 3,
+    DivergedError: 4,
+    CheckpointError: 5,
+    RankError: 6,
+    ExportError: 7,
+    BusyError: 8,
+    TooLargeError: 9,
+}
+COMMANDS: tuple[Callable[..., None], ...] = (
+    train,
+    evaluate,
+    predict,
+    coarsen,
+    refine,
+    reproduce,
+    diagnose,
+    report,
+    attack,
+    explore,
+    export,
+    recipes,
+    models,
+    bench,
+)
+# What several processes do together; anything else each would do for itself.
+WITH_TORCHRUN = ("train", "evaluate")
+
+app = typer.Typer(
+    name="pdecnn",
+    help="Convolutional networks that are partial differential equations.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from pdecnn import __version__
+
+        print(f"pdecnn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Convolutional networks that are partial differential equations."""
+    del version
+    if os.environ.get("WORLD_SIZE", "1") != "1" and context.invoked_subcommand not in WITH_TORCHRUN:
+        raise ConfigError(
+            f"torchrun is for {' and '.join(WITH_TORCHRUN)}; run "
+            f"`pdecnn {context.invoked_subcommand}` without it"
+        )
+
+
+data_app = typer.Typer(
+    help="List, fetch and check the data sets of the paper.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+for command in COMMANDS:
+    app.command()(command)
+app.add_typer(data_app, name="data")
+data_app.command("list")(list_data)
+data_app.command("download")(download_data)
+data_app.command("verify")(verify_data)
+
+
+def main() -> None:
+    """Run a command; errors become one line and an exit code, with a traceback on --debug."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    try:
+        app()
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        code, message = explain(error)
+        if _speaks_of(error):
+            # One line, whatever it quotes; but a report of bad files has one for each.
+            lines = [message] if isinstance(error, BadFilesError) else message.splitlines()
+            speaker = f"pdecnn (rank {process_rank()}):" if process_rank() else "pdecnn:"
+            print(speaker, *lines, file=sys.stderr)
+        sys.exit(code)
+
+
+def _speaks_of(error: Exception) -> bool:
+    """Whether this rank says what went wrong: of what all know rank 0 speaks."""
+    if isinstance(error, RankError):
+        return not error.told
+    return process_rank() == 0 or not isinstance(error, Interrupted | DivergedError)
+
+
+def explain(error: Exception) -> tuple[int, str]:
+    """The exit code and the message of an error."""
+    if isinstance(error, Interrupted):
+        return error.exit_code, str(error)
+    for kind, code in EXIT_CODES.items():
+        if isinstance(error, kind):
+            return code, str(error)
+    from pdecnn.learning.memory import is_out_of_memory
+
+    if is_out_of_memory(error):
+        return 1, (
+            "not enough memory; lower training.batch_size, training.evaluation_batch_size, "
+            "data.size or network.channels, raise training.accumulation, or set "
+            "network.backprop=reversible"
+        )
+    return 1, f"unexpected {type(error).__name__}: {error}; run again with --debug and report it"

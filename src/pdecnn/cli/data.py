@@ -1,0 +1,60 @@
+"""The data sets of the paper."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pdecnn.cli.options import DebugOption, JsonOption, QuietOption, print_json
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="stl10, cifar10 or cifar100.")]
+
+
+def list_data(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """List the data sets that can be fetched."""
+    del debug
+    from pdecnn.data.registry import PUBLISHED
+
+    if as_json:
+        print_json({name: versions[0].describe() for name, versions in PUBLISHED.items()})
+        return
+    from pdecnn.reports.listings import print_published
+
+    print_published()
+
+
+def download_data(
+    name: NameArgument,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="DIR", help="The folder for the archive.")
+    ] = Path("data"),
+    url: Annotated[
+        str | None, typer.Option("--url", help="Another address of the same archive.")
+    ] = None,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Fetch the published archive of a data set, which training reads as it is."""
+    del debug
+    from contextlib import nullcontext
+
+    from pdecnn.data.download import download
+    from pdecnn.reports.listings import download_bar
+
+    with nullcontext() if quiet else download_bar(name) as progress:
+        path = download(name, output, url=url, progress=progress)
+    print(path)
+
+
+def verify_data(
+    name: NameArgument,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where it lies.")] = Path(
+        "data"
+    ),
+    debug: DebugOption = False,
+) -> None:
+    """Check that a data set is as published."""
+    del debug
+    from pdecnn.data.download import verify
+
+    print(verify(name, data))

@@ -1,0 +1,164 @@
+"""What a trained network does and why: diagnosis, report, attack, explorer."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pdecnn.cli.options import (
+    DataOption,
+    DebugOption,
+    DeviceOption,
+    JsonOption,
+    QuietOption,
+    RunArgument,
+    WeightsOption,
+    print_json,
+    say_to_terminal,
+)
+
+
+def diagnose(
+    run: RunArgument,
+    data: DataOption = None,
+    weights: WeightsOption = "best",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="For the files; RUN/diagnosis if none."),
+    ] = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure what PDE theory predicts of a run."""
+    del debug
+    from pdecnn.experiments import diagnosis
+    from pdecnn.reports.diagnosis import print_diagnosis
+    from pdecnn.reports.diagnosis_files import write_diagnosis
+
+    found = diagnosis.diagnose(
+        run, data=data, weights=weights, device=device, say=say_to_terminal(quiet=as_json)
+    )
+    files = write_diagnosis(found, output or run / "diagnosis")
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_diagnosis(found, files)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The page, FILE.html.")
+    ] = Path("report.html"),
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data", metavar="DIR", help="The folder or file of the data; once, or for each run."
+        ),
+    ] = None,
+    weights: WeightsOption = "best",
+    images: Annotated[
+        int, typer.Option("--images", help="How many images a part shows of each run.")
+    ] = 12,
+    no_diagnosis: Annotated[
+        bool, typer.Option("--no-diagnosis", help="Leave out what takes longest.")
+    ] = False,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show runs side by side in one HTML file."""
+    del debug
+    from pdecnn.reports.page import check_output, write_page
+    from pdecnn.reports.page_runs import read_page_runs
+
+    check_output(output)
+    found = read_page_runs(
+        runs,
+        data=data or [],
+        weights=weights,
+        device=device,
+        num_images=images,
+        diagnosis=not no_diagnosis,
+        say=say_to_terminal(quiet=quiet),
+    )
+    write_page(found, output)
+    if not quiet:
+        print(
+            f"{output}: {len(found)} {'run' if len(found) == 1 else 'runs'}; open it in a browser"
+        )
+
+
+def attack(
+    run: RunArgument,
+    epsilons: Annotated[
+        list[float] | None,
+        typer.Option("--epsilon", metavar="E", help="In pixel values of [0, 1]; may be repeated."),
+    ] = None,
+    norm: Annotated[str, typer.Option("--norm", help="linf or l2.")] = "linf",
+    images: Annotated[
+        int | None, typer.Option("--images", help="How many test images; all if none.")
+    ] = None,
+    data: DataOption = None,
+    weights: WeightsOption = "best",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="For the files; RUN/attack if none."),
+    ] = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure a run under attack and on noisy images."""
+    del debug
+    from pdecnn.experiments import diagnosis
+    from pdecnn.reports.diagnosis_files import write_attack
+    from pdecnn.reports.robustness import print_attack
+
+    found = diagnosis.attack(
+        run,
+        epsilons=diagnosis.EPSILONS if epsilons is None else epsilons,
+        norm=norm,
+        num_images=images,
+        data=data,
+        weights=weights,
+        device=device,
+        say=say_to_terminal(quiet=as_json),
+    )
+    files = write_attack(found, output or run / "attack")
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_attack(found, files)
+
+
+def explore(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|MODEL", help="A run directory, or a model with published weights."
+        ),
+    ],
+    data: DataOption = None,
+    weights: WeightsOption = "best",
+    port: Annotated[int, typer.Option("--port", help="0 is any free one.")] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address, open nothing.")
+    ] = False,
+    device: DeviceOption = "auto",
+    debug: DebugOption = False,
+) -> None:
+    """Watch features flow through a network, on a page of your own."""
+    del debug
+    from pdecnn.explorer.answers import Explorer
+    from pdecnn.explorer.server import serve
+    from pdecnn.explorer.subject import open_subject
+
+    subject = open_subject(run, data=data, weights=weights, device=device)
+    serve(
+        Explorer(subject),
+        port=port,
+        browser=not no_browser,
+        say=lambda text: print(text, flush=True),
+    )

@@ -1,0 +1,62 @@
+"""What several commands take, and how they answer."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pdecnn.errors import ConfigError
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+DataOption = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="The folder or file of the data set.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+WeightsOption = Annotated[str, typer.Option("--weights", help="best or last.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def split_names(option: str, texts: list[str] | None) -> list[str]:
+    """'a,b' and repeated options alike."""
+    names = [name.strip() for text in texts or [] for name in text.split(",") if name.strip()]
+    if texts and not names:
+        raise ConfigError(f"{option} names nothing; say which, or leave it out for all")
+    return names
+
+
+def parse_assignments(texts: list[str] | None) -> dict[str, Any]:
+    """The settings that `--set` names."""
+    from pdecnn.experiments.settings import parse_assignment
+
+    return dict(parse_assignment(text) for text in texts or [])
+
+
+def say_to_terminal(*, quiet: bool) -> Callable[[str], None]:
+    """How a command tells who looks at a terminal that it is at work."""
+
+    def say(text: str) -> None:
+        if not quiet and sys.stderr.isatty():
+            print(text, file=sys.stderr, flush=True)
+
+    return say
+
+
+def print_json(value: Any, indent: int | None = None) -> None:
+    """On stdout, on one line unless indented."""
+    print(json.dumps(value, indent=indent))
+
+
+def process_rank() -> int:
+    """Which of the processes that torchrun started this is; 0 without it."""
+    text = os.environ.get("RANK", "0")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,76 @@
+"""A network as one file, and lists of what there is."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pdecnn.cli.options import DebugOption, JsonOption, WeightsOption, print_json
+from pdecnn.errors import ConfigError
+
+
+def export(
+    source: Annotated[
+        Path, typer.Argument(metavar="RUN|FOLDER", help="A run directory or a saved network.")
+    ],
+    onnx: Annotated[
+        Path | None, typer.Option("--onnx", metavar="FILE", help="Write ONNX, FILE.onnx.")
+    ] = None,
+    torch_export: Annotated[
+        Path | None,
+        typer.Option("--torch-export", metavar="FILE", help="Write torch.export's FILE.pt2."),
+    ] = None,
+    pixels: Annotated[
+        str | None,
+        typer.Option(
+            "--pixels", help="What it takes: uint8 (for images if none), or float32 in [0, 1]."
+        ),
+    ] = None,
+    weights: WeightsOption = "best",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write a network as one ONNX or torch.export file, and check it."""
+    del debug
+    from pdecnn.experiments.export import export_run
+
+    files = {"onnx": onnx, "torch-export": torch_export}
+    given = [(kind, file) for kind, file in files.items() if file is not None]
+    if len(given) != 1:
+        raise ConfigError("pass one of --onnx FILE and --torch-export FILE")
+    (kind, file) = given[0]
+    exported = export_run(source, file, kind=kind, weights=weights, pixels=pixels)
+    if as_json:
+        print_json(exported)
+        return
+    from pdecnn.reports.listings import print_export
+
+    print_export(exported)
+
+
+def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """List the recipes that `train` takes."""
+    del debug
+    from pdecnn import experiments
+
+    if as_json:
+        configs = {name: experiments.recipe(name).to_dict() for name in experiments.list_recipes()}
+        print_json(configs)
+        return
+    from pdecnn.reports.listings import print_recipes
+
+    print_recipes()
+
+
+def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+    """List the networks that `create_model` knows and their sizes."""
+    del debug
+    from pdecnn.networks import create_model, list_models
+
+    counts = {name: create_model(name).num_weights for name in list_models()}
+    if as_json:
+        print_json(counts)
+        return
+    from pdecnn.reports.listings import print_models
+
+    print_models(counts)

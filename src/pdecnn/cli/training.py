@@ -1,0 +1,138 @@
+"""Train a network, measure it, use it."""
+
+import csv
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pdecnn.cli.options import (
+    DataOption,
+    DebugOption,
+    DeviceOption,
+    JsonOption,
+    QuietOption,
+    RunArgument,
+    SetOption,
+    WeightsOption,
+    print_json,
+    process_rank,
+    split_names,
+)
+
+
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE", help="A recipe by name, or a TOML file; hamiltonian_digits if none."
+        ),
+    ] = None,
+    data: DataOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="RUN", help="The run directory; fresh in runs/ if none."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Drives everything random.")] = None,
+    settings: SetOption = None,
+    initial: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN|FOLDER|FILE", help="Start from these weights."),
+    ] = None,
+    foreign: Annotated[
+        bool, typer.Option("--foreign", help="Let --from be a .pt file; its tensors alone count.")
+    ] = False,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option("--freeze", metavar="PARTS", help="Leave opening, blocks or both untrained."),
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Refuse what cannot be repeated to the bit.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run where it stopped.")
+    ] = False,
+    device: DeviceOption = "auto",
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Train a network and leave all about it in a run directory."""
+    del debug
+    from pdecnn import experiments, reports
+    from pdecnn.experiments.environment import resolve_device
+    from pdecnn.learning.distributed import joined_ranks
+    from pdecnn.reports.console import ConsoleListener
+
+    listener = experiments.Listener() if quiet else ConsoleListener(to_stderr=as_json)
+    with joined_ranks(resolve_device(device)) as ranks:
+        config, folder = ranks.together(
+            lambda: experiments.resolve_run(
+                recipe,
+                output=output,
+                data=data,
+                seed=seed,
+                freeze=split_names("--freeze", freeze),
+                deterministic=deterministic,
+                assignments=settings or [],
+                resume=resume,
+            )
+        )
+        run = experiments.train(
+            config,
+            output=folder,
+            resume=resume,
+            device=device,
+            initial=initial,
+            foreign=foreign,
+            listener=listener,
+        )
+    if not ranks.is_first:
+        return
+    figures = reports.draw_run_figures(run)
+    listener.finished(run, figures)
+    if as_json:
+        print_json({"run": str(run.folder), **(run.summary or {})})
+
+
+def evaluate(
+    run: RunArgument,
+    data: DataOption = None,
+    split: Annotated[str, typer.Option("--split", help="test, validation or train.")] = "test",
+    weights: WeightsOption = "best",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Measure a run on images of its data set; JSON on stdout."""
+    del debug
+    from pdecnn import experiments
+
+    result = experiments.evaluate(run, data=data, split=split, weights=weights, device=device)
+    if process_rank() == 0:
+        print_json(result, indent=None if as_json else 2)
+
+
+def predict(
+    run: RunArgument,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files.")],
+    top: Annotated[int, typer.Option("--top", help="How many classes an image.")] = 3,
+    weights: WeightsOption = "best",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Name the most probable classes of image files; CSV or JSON."""
+    del debug
+    from pdecnn import experiments
+
+    results = experiments.predict(run, images, top=top, weights=weights, device=device)
+    if as_json:
+        print_json({"images": results})
+        return
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["image", "rank", "class", "probability"])
+    for result in results:
+        for rank, entry in enumerate(result["predictions"], start=1):
+            writer.writerow([result["image"], rank, entry["class"], f"{entry['probability']:.6f}"])
