@@ -9,8 +9,8 @@ from pdecnn.cli import app
 COMMANDS = {
     "": "--version",
     "train": """
-        [RECIPE] --data DIR --output RUN --seed VALUE --set KEY=VALUE... --from RUN|FOLDER|FILE --foreign
-        --freeze PARTS... --deterministic --resume --device VALUE --quiet --json --debug
+        [RECIPE] --data DIR --output RUN --seed VALUE --set KEY=VALUE... --from RUN|FOLDER|FILE
+        --foreign --freeze PARTS... --deterministic --resume --device VALUE --quiet --json --debug
     """,
     "evaluate": "RUN --data DIR --split VALUE --weights VALUE --device VALUE --json --debug",
     "predict": "RUN IMAGE... --top VALUE --weights VALUE --device VALUE --json --debug",
