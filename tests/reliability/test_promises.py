@@ -66,7 +66,9 @@ def _is_about(number, path, name):
     if not (ROOT / path).is_file():
         return False
     by_name = re.search(rf"promise_(\d+_and_)?0?{number}(_|$)", name)
-    by_file = re.search(rf"\bpromises? (\d+[, and]+)*{number}\b", functions_of(path)[1], re.IGNORECASE)
+    by_file = re.search(
+        rf"\bpromises? (\d+[, and]+)*{number}\b", functions_of(path)[1], re.IGNORECASE
+    )
     return bool(by_name or by_file)
 
 
