@@ -145,7 +145,7 @@ def a_volume_is_cleaner_than_by_a_gaussian(output):
 def networks_beat_the_repeated_column(output):
     found = dict(re.findall(r"([\w ]+): PSNR of the hidden columns ([\d.]+) dB", output))
     assert min(float(found["wave"]), float(found["heat"])) > float(found["column repeated"]) + 0.3
-    assert abs(float(found["wave"]) - float(found["heat"])) < 0.5  # about equally well
+    assert abs(float(found["wave"]) - float(found["heat"])) < 1  # about equally well
 
 
 def accuracy_above(smallest):
