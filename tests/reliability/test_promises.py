@@ -74,7 +74,7 @@ def test_every_promise_has_tests_that_exist():
 
 
 def test_every_exit_code_is_on_the_page():
-    from pdecnn.cli import EXIT_CODES
+    from pdecnn.cli.application import EXIT_CODES
 
     codes = {int(code) for code in re.findall(r"(?<=\| )(\d+)(?= \|)", PAGE.read_text())}
     assert set(EXIT_CODES.values()) <= codes
