@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pdecnn
 
-sys.path.insert(0, str(Path(__file__).parent))  # for command_line
+sys.path.insert(0, str(Path(__file__).parent))  # for command_line and gallery_order
 
 project, author = "pdecnn", "pdecnn contributors"
 version = release = pdecnn.__version__
@@ -55,7 +55,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",
     "ignore_pattern": r"(chirps|rotations)\.py$",  # they only write the data of two recipes
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_order.GalleryOrder",
     "image_srcset": ["2x"],
     "show_memory": False,
     "show_signature": False,

@@ -39,6 +39,7 @@ RUNS = {
     "runs/heat": ["pdecnn", "train", "parabolic_digits", "--output", "runs/heat"],
 }
 SLOW = {
+    "docs/explanation/multilevel.md",
     "docs/how-to/report.md",
     "README.md",
     "docs/diagnostics.md",
