@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pdecnn.data.registry import OWN, needs_folder
-from pdecnn.errors import ConfigError, DataError
+from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.diagnosis import Diagnosis, diagnose
 from pdecnn.experiments.examination import Examination, examine
@@ -37,7 +37,8 @@ class PageRun:
     examination: Examination | None
     """None: it has no such weights."""
     diagnosis: Diagnosis | None
-    diagnosis_left_out: bool
+    diagnosis_missing: str | None
+    """Why there is no diagnosis."""
 
     @property
     def test(self) -> dict[str, Any] | None:
@@ -92,14 +93,15 @@ def read_page_runs(
     places = _data_of(runs, data)
     found = []
     for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
-        measured: dict[str, Any] = {"examination": None, "diagnosis": None}
+        measured: dict[str, Any] = {"examination": None, **_without_diagnosis(weights)}
         if (run.folder / weights).is_dir():
             where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
             _check_data(run, places[place])
             say(f"{name}: test images")
             measured["examination"] = examine(run, num_images=num_images, **where)
-            if diagnosis:
-                measured["diagnosis"] = diagnose(run, **where, say=partial(_say_of, say, name))
+            measured |= (
+                _diagnosed(run, partial(_say_of, say, name), where) if diagnosis else _LEFT_OUT
+            )
         found.append(
             PageRun(
                 name=name,
@@ -112,11 +114,30 @@ def read_page_runs(
                 seconds=read_seconds(run.folder / TIMING, len(run.metrics)),
                 num_ranks=run.num_ranks,
                 weights=weights,
-                diagnosis_left_out=not diagnosis,
                 **measured,
             )
         )
     return found
+
+
+_LEFT_OUT = {
+    "diagnosis": None,
+    "diagnosis_missing": "Left out on request (--no-diagnosis).",
+}
+
+
+def _without_diagnosis(weights: str) -> dict[str, Any]:
+    missing = f"The run holds no {weights} weights, so that there is nothing to diagnose."
+    return {"diagnosis": None, "diagnosis_missing": missing}
+
+
+def _diagnosed(run: Run, say: Callable[[str], None], where: dict[str, Any]) -> dict[str, Any]:
+    """The diagnosis, or why none could be made: what was tested is worth a page all the same."""
+    try:
+        return {"diagnosis": diagnose(run, **where, say=say), "diagnosis_missing": None}
+    except DivergedError as error:
+        say(f"no diagnosis: {error}")
+        return {"diagnosis": None, "diagnosis_missing": f"It could not be made: {error}."}
 
 
 def _say_of(say: Callable[[str], None], name: str, text: str) -> None:
