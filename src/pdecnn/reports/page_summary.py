@@ -150,9 +150,10 @@ def _limits(runs: Sequence[PageRun]) -> list[str]:
         )
     folders = {run.config.data.folder for run in runs if run.config.data.name in OWN}
     if len(folders) > 1 and not different:
+        places = ", ".join(sorted(map(str, folders)))
         said.append(
-            f"The runs were trained on data in different places ({', '.join(sorted(map(str, folders)))}): "
-            f"their test labels are the same, but their images may not be."
+            f"The runs were trained on data in different places ({places}): their test labels "
+            f"are the same, but their images may not be."
         )
     splits = {(run.config.seed, run.config.data.validation_fraction) for run in runs}
     if len(splits) > 1 and not different:
