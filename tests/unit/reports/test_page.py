@@ -11,7 +11,7 @@ import torch
 
 import pdecnn
 from pdecnn.diagnostics import diagnose_network
-from pdecnn.errors import ConfigError, DataError, DivergedError
+from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.experiments.diagnosis import diagnose
 from pdecnn.learning.metrics import summarize
 from pdecnn.reports import page as page_module
@@ -216,6 +216,23 @@ def test_a_finished_run_without_weights_shows_what_it_was_left_with(waves, tmp_p
     assert "No best weights are in the run" in page.text
     assert f"{waves.summary['test']['accuracy']:.2%}" in page.texts
     assert "nothing to diagnose" in page.text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("metrics.jsonl", '{"epoch": 1}\n'),
+        ("metrics.jsonl", '{"epoch": 1, "validation_accuracy": null}\n'),
+        ("metrics.jsonl", "[1]\n"),
+        ("summary.json", '{"stopped": "completed", "test": {}}'),
+        ("summary.json", '{"stopped": "completed"}'),
+    ],
+)
+def test_a_damaged_run_is_an_error_with_its_file(waves, tmp_path, name, text):
+    folder = copied(waves, tmp_path / "damaged")
+    (folder / name).write_text(text)
+    with pytest.raises(CheckpointError, match=f"{name}: not the .* restore it from a copy"):
+        read([folder], diagnosis=False)
 
 
 def test_figures_that_differ_from_the_runs_own_are_remarked(waves, tmp_path):
