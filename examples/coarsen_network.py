@@ -2,9 +2,8 @@
 Coarsen a trained network
 =========================
 
-Weights are coefficients of a differential equation, so a network trained on a fine mesh can be put
-on a coarse one. Here three kinds of smooth pulses are learned at 128 points, then classified from
-64 and 32 without training again: by the same stencils, and by the same equation.
+Weights are coefficients of an equation and belong to no mesh. Three kinds of smooth pulses are
+learned at 128 points, then told apart at 64 and 32 by the same stencils and by the same equation.
 """
 
 import matplotlib.pyplot as plt

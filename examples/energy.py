@@ -4,8 +4,7 @@ Energy: what a wave network keeps
 
 The second-order network :math:`\partial_t^2 Y = -K^\top \sigma(K Y)` conserves
 :math:`\tfrac12 |\dot Y|^2 + \sum \Phi(K Y)` with :math:`\Phi' = \sigma`. The paper prints
-:math:`\tfrac12 (K Y)^\top \sigma(K Y)` in place of :math:`\Phi`, which drifts for tanh. A parabolic
-network loses energy.
+:math:`\tfrac12 (K Y)^\top \sigma(K Y)` in place of :math:`\Phi`, which drifts for tanh. Heat fades.
 """
 
 import matplotlib.pyplot as plt

@@ -2,9 +2,8 @@
 Image extrapolation with a hyperbolic network
 =============================================
 
-The paper expects waves to be good at continuing an image, since they carry edges along. The right
-columns of patches are hidden; a wave and a heat network of one size correct the guess that repeats
-the last column. Both do, about equally well: this small task gives no reason to prefer waves.
+The paper expects waves to continue images well, since they carry edges. A wave and a heat network
+correct the guess that repeats the last column seen; here equally well, so no case for waves.
 """
 
 import matplotlib.pyplot as plt

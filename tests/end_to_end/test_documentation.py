@@ -186,3 +186,13 @@ def test_what_is_not_run_is_spoken_of():
     for start in NOT_RUN:
         if with_pages or start not in ("pdecnn explore", "ssh"):
             assert start in text, f"{start!r} is excused but on no page"
+
+
+def test_pages_that_include_a_file_of_the_root_follow_its_links():
+    """Its links begin at the root; without `relative-docs` sphinx does not find their targets."""
+    for name, path in PAGES.items():
+        for target, options in re.findall(
+            r"^```{include} (\S+)\n(.*?)^```", path.read_text(), flags=re.DOTALL | re.MULTILINE
+        ):
+            if re.search(r"\]\(docs/", (path.parent / target).read_text()):
+                assert ":relative-docs: docs" in options, name

@@ -36,7 +36,7 @@ class EnergyCurves:
     centred: Tensor | None
     """The same at centred states; None for parabolic blocks too."""
     printed_raw: Tensor | None
-    """(|v|^2 + (K Y)^T sigma(K Y))/2 (eq. 12), second order only. Not conserved."""
+    """(|v|^2 + (K Y)^T sigma(K Y))/2 (eq. 12), second order only. In general not conserved."""
     printed_centred: Tensor | None
     """The same at centred states."""
 

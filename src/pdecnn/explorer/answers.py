@@ -212,11 +212,14 @@ def _describe_block(block: Block) -> dict[str, Any]:
 
 def _equation(blocks: list[Block]) -> str:
     """What kind of PDE the network is, in a sentence."""
-    if blocks[0].integrator.reversible:
+    is_symmetric = all(isinstance(layer, SymmetricLayer) for layer in blocks[0].layers)
+    if blocks[0].integrator.reversible and is_symmetric:
         return "A wave equation: features swing and travel, and every step can be undone."
-    if all(isinstance(layer, SymmetricLayer) for layer in blocks[0].layers):
+    if blocks[0].integrator.reversible:
+        return "Every step can be undone; its layers have no special structure: it may be no wave."
+    if is_symmetric:
         return "A heat equation: features are smoothed, and what is smoothed away is gone."
-    return "A residual network: steps of forward Euler with layers of no special structure."
+    return "A residual network: its layers have no special structure."
 
 
 def _compared(found: Reversal) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def _energy_note(block: Block, known: bool, printed: bool) -> str:
     if known:
         return "With weights constant in time and small steps heat never raises its energy."
     if printed:
-        return "It is the energy of eq. 12, which is not conserved."
+        return "It is the energy of eq. 12, which is in general not conserved."
     layers = [layer for layer in block.layers if isinstance(layer, SymmetricLayer)]
     if len(layers) < len(block.layers):
         return "No energy is known for layers that are not symmetric."

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
+from pdecnn.pde.layers import SymmetricLayer
 from pdecnn.reports.diagnosis import CURVE_NAMES, diagnosis_sections
 from pdecnn.reports.page_charts import Series, draw_chart, draw_plane, legend
 from pdecnn.reports.page_html import Markup, details, table, tag
@@ -17,7 +18,7 @@ _PERTURBATIONS = {"worst": 1, "noise": 0, "random": 2}
 def draw_diagnosis(run: PageRun) -> Markup:
     """A verdict with its curves for every block, then the tables."""
     if run.diagnosis is None:
-        return tag("p", without_diagnosis(run), class_="note")
+        return tag("p", run.diagnosis_missing, class_="note")
     blocks = run.diagnosis.blocks
     said = [
         f"Measured on {run.diagnosis.num_images} test images in float64, {run.weights} weights, "
@@ -35,13 +36,6 @@ def draw_diagnosis(run: PageRun) -> Markup:
             for title, found, note in sections
         ],
     )
-
-
-def without_diagnosis(run: PageRun) -> str:
-    """Why there is none."""
-    if run.diagnosis_left_out:
-        return "Left out on request (--no-diagnosis)."
-    return f"The run holds no {run.weights} weights, so that there is nothing to diagnose."
 
 
 def rich_to_html(found: Table, caption: str) -> Markup:
@@ -81,7 +75,9 @@ def _block(index: int, found: BlockDiagnosis) -> Markup:
 def reversal_words(found: BlockDiagnosis) -> str:
     """How well the block runs backwards, in a sentence."""
     if not found.reversibility:
-        return "Reversibility: it cannot be run backwards; heat flows one way only."
+        is_heat = all(isinstance(layer, SymmetricLayer) for layer in found.block.layers)
+        why = "heat flows one way only" if is_heat else "its steps have no exact step back"
+        return f"Reversibility: it cannot be run backwards; {why}."
     parts = []
     for errors in found.reversibility:
         largest = max(errors.feature_gradient, errors.weight_gradient)

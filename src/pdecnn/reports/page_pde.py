@@ -8,7 +8,7 @@ from pdecnn.diagnostics.coefficients import KINDS, OperatorCoefficients, term_ki
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.json_values import derivative_name
 from pdecnn.reports.diagnosis import diagnosis_sections
-from pdecnn.reports.page_diagnosis import rich_to_html, without_diagnosis
+from pdecnn.reports.page_diagnosis import rich_to_html
 from pdecnn.reports.page_html import Markup, details, scrolling, table, tag
 from pdecnn.reports.page_math import equation_to_html, equations_of
 from pdecnn.reports.page_runs import PageRun
@@ -27,7 +27,7 @@ _MEANINGS = {
 def draw_pde(run: PageRun) -> Markup:
     """For every block its equation and what its stencils are made of."""
     if run.diagnosis is None:
-        return tag("p", without_diagnosis(run), class_="note")
+        return tag("p", run.diagnosis_missing, class_="note")
     title, found, _ = diagnosis_sections(run.diagnosis.blocks)[-1]
     note = [
         "change: how much coefficients differ from step to step (0: constant in time, 1.4: "

@@ -8,11 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from pdecnn.data.registry import OWN, needs_folder
-from pdecnn.errors import ConfigError, DataError
+from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.diagnosis import Diagnosis, diagnose
 from pdecnn.experiments.examination import Examination, examine
-from pdecnn.experiments.runs import ENVIRONMENT, TIME_LIMIT, TIMING, WEIGHTS, Run
+from pdecnn.experiments.runs import (
+    ENVIRONMENT,
+    METRICS,
+    SUMMARY,
+    TIME_LIMIT,
+    TIMING,
+    WEIGHTS,
+    Run,
+)
 from pdecnn.reports.results import read_seconds
 
 
@@ -37,7 +45,8 @@ class PageRun:
     examination: Examination | None
     """None: it has no such weights."""
     diagnosis: Diagnosis | None
-    diagnosis_left_out: bool
+    diagnosis_missing: str | None
+    """Why there is no diagnosis."""
 
     @property
     def test(self) -> dict[str, Any] | None:
@@ -92,31 +101,51 @@ def read_page_runs(
     places = _data_of(runs, data)
     found = []
     for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
-        measured: dict[str, Any] = {"examination": None, "diagnosis": None}
+        measured: dict[str, Any] = {"examination": None, **_without_diagnosis(weights)}
         if (run.folder / weights).is_dir():
             where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
             _check_data(run, places[place])
             say(f"{name}: test images")
             measured["examination"] = examine(run, num_images=num_images, **where)
-            if diagnosis:
-                measured["diagnosis"] = diagnose(run, **where, say=partial(_say_of, say, name))
+            measured |= (
+                _diagnosed(run, partial(_say_of, say, name), where) if diagnosis else _LEFT_OUT
+            )
         found.append(
             PageRun(
                 name=name,
                 place=place,
                 folder=run.folder,
                 config=run.config,
-                metrics=run.metrics,
-                summary=run.summary,
+                metrics=_read_metrics(run),
+                summary=_read_summary(run),
                 environment=_read_environment(run.folder / ENVIRONMENT),
                 seconds=read_seconds(run.folder / TIMING, len(run.metrics)),
                 num_ranks=run.num_ranks,
                 weights=weights,
-                diagnosis_left_out=not diagnosis,
                 **measured,
             )
         )
     return found
+
+
+_LEFT_OUT = {
+    "diagnosis": None,
+    "diagnosis_missing": "Left out on request (--no-diagnosis).",
+}
+
+
+def _without_diagnosis(weights: str) -> dict[str, Any]:
+    missing = f"The run holds no {weights} weights, so that there is nothing to diagnose."
+    return {"diagnosis": None, "diagnosis_missing": missing}
+
+
+def _diagnosed(run: Run, say: Callable[[str], None], where: dict[str, Any]) -> dict[str, Any]:
+    """The diagnosis, or why none could be made: what was tested is worth a page all the same."""
+    try:
+        return {"diagnosis": diagnose(run, **where, say=say), "diagnosis_missing": None}
+    except DivergedError as error:
+        say(f"no diagnosis: {error}")
+        return {"diagnosis": None, "diagnosis_missing": f"It could not be made: {error}."}
 
 
 def _say_of(say: Callable[[str], None], name: str, text: str) -> None:
@@ -169,6 +198,40 @@ def _data_of(runs: Sequence[Run], data: Sequence[Path]) -> list[Path | None]:
             f"the runs have different data ({names}); give --data once for each run in their order"
         )
     return [data[0]] * len(runs)
+
+
+def _read_metrics(run: Run) -> list[dict[str, Any]]:
+    """The epochs, each with what the page cannot do without."""
+    metrics = run.metrics
+    for entry in metrics:
+        known = entry if isinstance(entry, dict) else {}
+        if not all(_is_number(known.get(key)) for key in ("epoch", "validation_accuracy")):
+            raise CheckpointError(
+                f"{run.folder / METRICS}: not the metrics of a run; restore it from a copy"
+            )
+    return metrics
+
+
+def _read_summary(run: Run) -> dict[str, Any] | None:
+    """The final figures with what the page cannot do without; None: not finished."""
+    summary = run.summary
+    if summary is None:
+        return None
+    test = summary.get("test")
+    if not (
+        isinstance(test, dict)
+        and _is_number(test.get("accuracy"))
+        and {"confusion", "num_images", "per_class", "loss"} <= set(test)
+        and {"class_names", "num_weights"} <= set(summary)
+    ):
+        raise CheckpointError(
+            f"{run.folder / SUMMARY}: not the summary of a run; restore it from a copy"
+        )
+    return summary
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _read_environment(path: Path) -> dict[str, Any]:

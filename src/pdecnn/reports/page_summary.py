@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from pdecnn.data.registry import OWN
 from pdecnn.experiments.runs import TIME_LIMIT
 from pdecnn.reports.page_html import Markup, definitions, table, tag
 from pdecnn.reports.page_runs import PageRun
@@ -140,14 +141,22 @@ def _comparison(runs: Sequence[PageRun]) -> Markup:
 def _limits(runs: Sequence[PageRun]) -> list[str]:
     """What must not be compared, in sentences."""
     said = []
-    if len({_tested_on(run) for run in runs if run.test is not None}) > 1:
+    different = len({_tested_on(run) for run in runs if run.test is not None}) > 1
+    if different:
         names = "; ".join(f"{run.name}: {_data(run)}" for run in runs)
         said.append(
             f"The runs have different test sets, so that accuracies and losses cannot be compared "
             f"({names})."
         )
+    folders = {run.config.data.folder for run in runs if run.config.data.name in OWN}
+    if len(folders) > 1 and not different:
+        places = ", ".join(sorted(map(str, folders)))
+        said.append(
+            f"The runs were trained on data in different places ({places}): their test labels "
+            f"are the same, but their images may not be."
+        )
     splits = {(run.config.seed, run.config.data.validation_fraction) for run in runs}
-    if len(splits) > 1 and not said:
+    if len(splits) > 1 and not different:
         said.append(
             "The runs hold out different validation images (by their seeds or fractions): "
             "validation accuracies differ for that alone."

@@ -39,6 +39,14 @@ def test_every_kind_of_network_has_all_answers(dynamics, dimension):
     assert len(answers[3]["components"]) == (2 if answers[6]["reversible"] else 1)
 
 
+def test_reversible_steps_of_residual_layers_are_not_called_a_wave():
+    explorer = Explorer(make_subject("resnet", integrator="leapfrog"))
+    found = explorer.describe()
+    assert found["blocks"][0]["reversible"]
+    assert "A wave equation" not in found["equation"]
+    assert "Every step can be undone" in found["equation"]
+
+
 def test_the_description(explorer):
     found = explorer.describe()
     assert found["name"] == "hamiltonian"

@@ -11,10 +11,11 @@ import torch
 
 import pdecnn
 from pdecnn.diagnostics import diagnose_network
-from pdecnn.errors import ConfigError, DataError
+from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.experiments.diagnosis import diagnose
 from pdecnn.learning.metrics import summarize
 from pdecnn.reports import page as page_module
+from pdecnn.reports import page_runs as page_runs_module
 from pdecnn.reports.diagnosis import diagnosis_sections
 from pdecnn.reports.page import check_output, make_page, write_page
 from pdecnn.reports.page_math import equation_to_html, equations_of
@@ -217,6 +218,23 @@ def test_a_finished_run_without_weights_shows_what_it_was_left_with(waves, tmp_p
     assert "nothing to diagnose" in page.text
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("metrics.jsonl", '{"epoch": 1}\n'),
+        ("metrics.jsonl", '{"epoch": 1, "validation_accuracy": null}\n'),
+        ("metrics.jsonl", "[1]\n"),
+        ("summary.json", '{"stopped": "completed", "test": {}}'),
+        ("summary.json", '{"stopped": "completed"}'),
+    ],
+)
+def test_a_damaged_run_is_an_error_with_its_file(waves, tmp_path, name, text):
+    folder = copied(waves, tmp_path / "damaged")
+    (folder / name).write_text(text)
+    with pytest.raises(CheckpointError, match=f"{name}: not the .* restore it from a copy"):
+        read([folder], diagnosis=False)
+
+
 def test_figures_that_differ_from_the_runs_own_are_remarked(waves, tmp_path):
     folder = copied(waves, tmp_path / "other")
     summary = json.loads((folder / "summary.json").read_bytes())
@@ -247,6 +265,44 @@ def test_runs_side_by_side(waves, hostile, root):
 def test_parabolic_blocks_say_that_they_cannot_be_reversed(hostile):
     page = Page(make_page(read([hostile.folder])))
     assert "it cannot be run backwards" in page.text
+
+
+def test_residual_blocks_are_not_taken_for_heat(root):
+    run = trained(root, "residual", "resnet_digits", training__epochs=1)
+    text = Page(make_page(read([run.folder], num_images=0))).text
+    assert "it cannot be run backwards; its steps have no exact step back" in text
+    assert "heat flows" not in text
+
+
+def test_a_diagnosis_that_fails_does_not_cost_the_page(waves, monkeypatch):
+    """As where Lanczos finds no eigenvalue, or weights are not finite."""
+
+    def fails(*arguments, **options):
+        raise DivergedError("no eigenvalue was found")
+
+    monkeypatch.setattr(page_runs_module, "diagnose", fails)
+    said = []
+    text = Page(make_page(read([waves.folder], say=said.append))).text
+    assert f"{waves.summary['test']['accuracy']:.2%}" in text
+    assert text.count("It could not be made: no eigenvalue was found.") == 2
+    assert said[-1] == "waves: no diagnosis: no eigenvalue was found"
+
+
+def test_runs_on_other_images_with_the_same_labels_are_not_compared_silently(hostile, root):
+    """Their test sets cannot be told apart by labels and classes."""
+    with np.load(root / "hostile.npz") as arrays:
+        other = {**arrays, "x": np.flip(arrays["x"], -1)}
+    np.savez(root / "mirrored.npz", **other)
+    run = trained(
+        root,
+        "mirrored",
+        "parabolic_signals",
+        network__dimension=2,
+        data__folder=str(root / "mirrored.npz"),
+        data__fraction=1.0,
+    )
+    text = Page(make_page(read([hostile.folder, run.folder], diagnosis=False))).text
+    assert "their test labels are the same, but their images may not be" in text
 
 
 def with_classes(run, number):

@@ -75,6 +75,7 @@ const loadNoise = latest(async () => {
 });
 
 const loadReversal = latest(async () => {
+  if (!shown) return;
   at("reverse").disabled = true;
   try {
     reversal = await ask("reverse", { sample: shown.sample, block: moment().block });
