@@ -1,6 +1,6 @@
 """A real browser, Debian's Chromium without a window, for the pages we write.
 
-A test module imports the fixture: `from tests.browser import browser as browser`.
+The fixture is known to all tests by `conftest.py`: two of them in a process would be one too many.
 """
 
 import os

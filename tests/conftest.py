@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.browser import browser as browser
+
 # One thread: quick on small tensors, and sums have one order, so that bits can be compared.
 torch.set_num_threads(1)
 

@@ -18,7 +18,6 @@ from pdecnn.cli import app
 from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer
 from pdecnn.explorer.server import ExplorerServer
 from pdecnn.explorer.subject import open_subject
-from tests.browser import browser as browser
 from tests.browser import watched_page
 from tests.explorers import origin, png, serving, serving_subject
 from tests.runs import call, finish, small_config, start

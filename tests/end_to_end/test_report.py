@@ -13,7 +13,6 @@ import pytest
 import pdecnn
 from pdecnn.reports.page import write_page
 from pdecnn.reports.page_runs import read_page_runs
-from tests.browser import browser as browser
 from tests.browser import watched_page
 from tests.end_to_end.test_own_data import write_example
 from tests.pages import Page

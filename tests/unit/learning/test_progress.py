@@ -11,13 +11,14 @@ from tests.unit.learning.trainings import field_names
 
 INTEGERS = [
     "epoch", "batch", "step", "best_epoch", "nonfinite_in_row", "nonfinite_steps",
-    "overflow_steps", "loss_scale_age", "level",
+    "overflow_steps", "loss_scale_age", "level", "rollbacks",
 ]  # fmt: skip
 NUMBERS = ["best_accuracy", "loss_scale", "work"]
 
 
 def test_every_field_is_tested_here():
-    others = ["reversal_error", "checkpointed_blocks", "stopped"]
+    others = ["accumulation", "nonfinite_batches"]
+    others += ["reversal_error", "checkpointed_blocks", "stopped"]
     assert sorted([*INTEGERS, *NUMBERS, *others]) == sorted(field_names(Progress))
 
 
@@ -40,6 +41,19 @@ def test_a_new_training_has_done_nothing():
     progress = Progress()
     assert all(getattr(progress, name) == 0 for name in INTEGERS)
     assert (progress.best_accuracy, progress.loss_scale, progress.stopped) == (-1.0, 1.0, None)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True])
+def test_a_batch_has_at_least_one_part(value):
+    assert Progress().accumulation == 1
+    with pytest.raises(CheckpointError):
+        progress_from_dict(Progress().to_dict() | {"accumulation": value})
+
+
+@pytest.mark.parametrize("value", [[-1], [1.0], "1", None, 3, [None]])
+def test_skipped_batches_are_counts(value):
+    with pytest.raises(CheckpointError, match="nonfinite_batches"):
+        progress_from_dict(Progress().to_dict() | {"nonfinite_batches": value})
 
 
 @pytest.mark.parametrize("values", [None, [], "x", 3, {}, {"epoch": 1}])

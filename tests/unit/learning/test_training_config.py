@@ -60,6 +60,9 @@ RECIPE = {
     "num_threads": None,
     "time_limit_seconds": None,
     "max_nonfinite_steps": 0,
+    "max_rollbacks": 0,
+    "divide_to_fit": True,
+    "deterministic": False,
     "reversal_guard": "switch",
     "reversal_tolerance": 0.1,
     "reversal_interval": 5,
@@ -87,10 +90,13 @@ COUNTS = {
     "accumulation": ([1, 5, 125], [0]),
     "evaluation_batch_size": ([1, 10**6], [0]),
     "max_nonfinite_steps": ([0, 10**6], []),
+    "max_rollbacks": ([0, 10**6], []),
     "patience": ([None, 1, 10**6], [0]),
     "num_threads": ([None, 1, 10**6], [0]),
     "reversal_interval": ([1, 10**6], [0]),
 }
+
+SWITCHES = ("capture", "deterministic", "divide_to_fit")
 
 
 def short(value):
@@ -123,7 +129,7 @@ def test_cifar10_is_the_default():
 
 def test_every_setting_is_tested_here():
     tested = {*NUMBERS, *COUNTS, *NAMES, "class_weights", "learning_rates", "phases", "warmup"}
-    tested |= {"capture", "freeze", "level_epochs", "level_sizes", "level_steps"}
+    tested |= {*SWITCHES, "freeze", "level_epochs", "level_sizes", "level_steps"}
     assert tested == set(field_names(TrainingConfig)) == set(RECIPE)
 
 
@@ -167,11 +173,12 @@ def test_none_is_refused_where_a_number_is_needed(name):
         TrainingConfig(**{name: None})
 
 
+@pytest.mark.parametrize("name", SWITCHES)
 @pytest.mark.parametrize("value", [*NO_NUMBERS[:3], None, 0, 1, "true"])
-def test_capture_is_true_or_false(value):
-    with pytest.raises(ConfigError, match="capture must be true or false"):
-        TrainingConfig(capture=value)
-    assert not TrainingConfig(capture=False).capture
+def test_switches_are_true_or_false(name, value):
+    with pytest.raises(ConfigError, match=f"{name} must be true or false"):
+        TrainingConfig(**{name: value})
+    assert not getattr(TrainingConfig(**{name: False}), name)
 
 
 @pytest.mark.parametrize("name", NAMES)
