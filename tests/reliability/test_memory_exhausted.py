@@ -28,6 +28,7 @@ from tests.unit.learning.trainings import (
 FAILURES = {
     "cuda": lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     "cpu": lambda: RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"),
+    "cublas": lambda: RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasC"),
     "python": MemoryError,
 }
 
