@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import signal
 
+import numpy as np
 import pytest
 import torch
 
@@ -239,6 +241,8 @@ def test_promise_24_one_seed_is_printed_stored_and_drives_all(tmp_path, capsys):
     config = small_config(training__epochs=1, data__flip=True, seed=7)
     for name, seed_of_the_process in (("one", 1), ("two", 2)):
         torch.manual_seed(seed_of_the_process)
+        random.seed(seed_of_the_process)
+        np.random.seed(seed_of_the_process)
         pdecnn.train(config, output=tmp_path / name, listener=ConsoleListener())
         assert ", seed 7\n" in capsys.readouterr().out
     for file in ("config.json", "environment.json"):
