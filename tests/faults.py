@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from pdecnn.cli import EXIT_CODES
+from pdecnn.cli.application import EXIT_CODES
 from pdecnn.errors import CheckpointError
 from pdecnn.experiments import Run
 from pdecnn.files import MANIFEST
