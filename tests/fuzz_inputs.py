@@ -260,26 +260,30 @@ def _close_safetensors(header, original):
     return struct.pack("<Q", len(header)) + header + original[8 + length :]
 
 
-def _open_npz(content):
+def _open_zip(content):
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return archive.read(archive.namelist()[0])
 
 
-def _close_npz(first, original):
-    """The same archive with another first member."""
+def _close_zip(first, original):
+    """The same archive with another first member, which in files of torch.save says what to do."""
     stream = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(original)) as before, zipfile.ZipFile(stream, "w") as archive:
         for number, name in enumerate(before.namelist()):
-            content = before.read(name)
-            archive.writestr(name, content if number else _close_npy(first, None))
+            archive.writestr(name, before.read(name) if number else first)
     return stream.getvalue()
+
+
+def _close_npz(first, original):
+    return _close_zip(_close_npy(first, None), original)
 
 
 FORMATS = {
     ".gz": Format(gzip.decompress, _close_tar),
     ".png": Format(_same, _close_png),
     ".npy": Format(_same, _close_npy),
-    ".npz": Format(_open_npz, _close_npz),
+    ".npz": Format(_open_zip, _close_npz),
+    ".pt": Format(_open_zip, _close_zip),
     ".safetensors": Format(_open_safetensors, _close_safetensors),
 }
 PLAIN = Format(_same, _same)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 from PIL import Image
 from safetensors.numpy import save
 
@@ -29,11 +30,12 @@ from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.experiments import Run
 from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.resolution import resolve_run
-from pdecnn.experiments.runs import TIMING
+from pdecnn.experiments.runs import DATA, TIMING
 from pdecnn.experiments.settings import parse_assignment
 from pdecnn.experiments.worker import CONDITIONS, TRAINING_EVALUATION, complete_run
 from pdecnn.files import MANIFEST
 from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
+from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.reports.bench_files import check_output
 from pdecnn.reports.results import read_result
 from tests import published_data
@@ -80,6 +82,7 @@ def all_parsers():
         *_arrays(),
         _checkpoint(),
         _pretrained(),
+        _foreign(),
         _run(),
         *_settings(),
         _bench(),
@@ -203,6 +206,19 @@ def _pretrained():
     )
 
 
+def _foreign():
+    """A file of torch.save with more than the weights in it."""
+    network = make_network(channels=(2, 2), num_steps=2)
+    stream = io.BytesIO()
+    torch.save({"epoch": 3, "rates": [0.1, 0.2], "state_dict": network.state_dict()}, stream)
+    return Parser(
+        name="foreign weights",
+        files={"weights.pt": stream.getvalue()},
+        read=lambda folder: take_foreign_weights(network, folder / "weights.pt"),
+        errors=(CheckpointError,),
+    )
+
+
 def _run():
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -214,6 +230,7 @@ def _run():
     def read(folder):
         Run(folder).append_timing({"epoch": 1})
         assert isinstance(Run(folder).num_ranks, int)
+        assert isinstance(Run(folder).data_fingerprint, str)
         read_result(folder)
 
     return Parser(
@@ -228,6 +245,7 @@ def _run():
 _RUN_FILES = (
     "config.json",
     "environment.json",
+    DATA,
     "metrics.jsonl",
     TIMING,
     "summary.json",

@@ -12,8 +12,9 @@ import pytest
 
 import pdecnn
 from pdecnn.errors import BusyError, CheckpointError
-from pdecnn.experiments import folder_lock, opening
+from pdecnn.experiments import Run, folder_lock, opening
 from pdecnn.experiments.folder_lock import LOCK, locked_folder
+from pdecnn.experiments.leveling import coarsen_run
 from tests.ranks import start_ranks
 from tests.runs import (
     Recorder,
@@ -169,6 +170,30 @@ def test_who_waits_gets_the_lock_of_who_ends(tmp_path):
     assert not (tmp_path / LOCK).exists()
 
 
+def test_who_waits_for_a_folder_that_is_taken_back_makes_it_anew(tmp_path):
+    """A start that fails removes its folder; the lock of who comes next is not its to remove."""
+    folder = tmp_path / "run"
+    waiting, entered, go_on = threading.Event(), threading.Event(), threading.Event()
+    left = []
+
+    def wait():
+        with locked_folder(folder, wait_seconds=30, on_wait=waiting.set):
+            entered.set()
+            assert go_on.wait(30)
+            left.append((folder / LOCK).exists())
+
+    with locked_folder(folder, wait_seconds=0):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert waiting.wait(10)
+        (folder / LOCK).unlink()
+        folder.rmdir()
+        assert entered.wait(10)
+    go_on.set()
+    thread.join(10)
+    assert left == [True]
+
+
 def test_a_lock_that_was_removed_while_it_was_opened_does_not_count(tmp_path, monkeypatch):
     """Between opening the file and locking it its holder has ended, and another has begun."""
     original = folder_lock.fcntl.flock
@@ -223,6 +248,32 @@ def test_a_child_of_the_trainer_does_not_keep_its_lock(tmp_path, impatient):
             pass
     finally:
         child.communicate()
+
+
+def test_who_resumes_a_run_that_is_just_being_coarsened_waits_for_its_weights(
+    undisturbed, impatient, tmp_path, monkeypatch
+):
+    original = pdecnn.Network.save_pretrained
+    seen = []
+
+    def save(network, folder):
+        monkeypatch.setattr(pdecnn.Network, "save_pretrained", original)
+        with pytest.raises(BusyError):
+            pdecnn.train(Run(tmp_path / "coarse").config, output=tmp_path / "coarse", resume=True)
+        seen.append(folder)
+        return original(network, folder)
+
+    monkeypatch.setattr(pdecnn.Network, "save_pretrained", save)
+    run = coarsen_run(undisturbed, space=2, output=tmp_path / "coarse")
+    assert seen == [tmp_path / "coarse" / "initial"]
+    assert not (run.folder / LOCK).exists()
+    assert pdecnn.train(run.config, output=run.folder, resume=True).is_finished
+
+
+def test_a_folder_that_cannot_be_made_is_one_line_for_coarsen_too(undisturbed, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        coarsen_run(undisturbed, space=2, output=tmp_path / "file" / "run")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pdecnn
 from pdecnn.errors import TooLargeError
@@ -27,6 +28,7 @@ from tests.unit.learning.trainings import (
 FAILURES = {
     "cuda": lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     "cpu": lambda: RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"),
+    "cublas": lambda: RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasC"),
     "python": MemoryError,
 }
 
@@ -115,6 +117,77 @@ def test_promise_20_it_fails_cleanly_at_one(monkeypatch):
     assert len(notes) == 4
     assert_same_bits(snapshot(trainer), before)
     assert trainer.progress.step == 0
+
+
+class Shortage(TorchDispatchMode):
+    """Memory ends at one operator: the given one, of those that are looked at."""
+
+    def __init__(self, place, only=None):
+        super().__init__()
+        self.place, self.only, self.count = place, only, 0
+
+    def __torch_dispatch__(self, operator, types, arguments=(), keywords=None):
+        if self.only is None or operator is self.only:
+            self.count += 1
+            if self.count == self.place:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+        return operator(*arguments, **(keywords or {}))
+
+
+def steps_with_shortage(dynamics, overrides, settings, shortage):
+    """Three steps, the second of which meets the shortage in its gradient."""
+    trainer = make_trainer(make_network(dynamics, **overrides), average_decay=0.9, **settings)
+    trainer.begin_epoch()
+    trainer.step()
+    if shortage is None:
+        trainer.divide(2)
+    else:
+        original = trainer._step._gradient
+
+        def gradient(parts):
+            trainer._step._gradient = original
+            with shortage:
+                return original(parts)
+
+        trainer._step._gradient = gradient
+    for _ in range(2):
+        trainer.step()
+    trainer.synchronize()
+    return trainer
+
+
+SHORT_OF_MEMORY = {
+    "copies of statistics": (
+        "parabolic",
+        {"backprop": "checkpointed", "normalization": "batch"},
+        {},
+        torch.ops.aten.clone.default,
+    ),
+    "reversible": ("hamiltonian", {"backprop": "reversible"}, {}, None),
+    "float16": ("second_order", {"backprop": "reversible"}, {"precision": "float16"}, None),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "copies of statistics",
+        pytest.param("reversible", marks=pytest.mark.slow),
+        pytest.param("float16", marks=pytest.mark.slow),
+    ],
+)
+def test_promise_20_wherever_memory_ends_nothing_of_the_step_is_left(case):
+    """Also in the middle of recomputing, where norms work on copies of their statistics."""
+    *subject, only = SHORT_OF_MEMORY[case]
+    expected = snapshot(steps_with_shortage(*subject, None))
+    everything = Shortage(0, only)
+    steps_with_shortage(*subject, everything)
+    places = range(1, everything.count + 1, max(1, everything.count // 12))
+    assert len(places) >= 12
+    for place in places:
+        trainer = steps_with_shortage(*subject, Shortage(place, only))
+        assert trainer.progress.accumulation == 2
+        assert_same_bits(snapshot(trainer), expected)
 
 
 @pytest.mark.parametrize(

@@ -393,9 +393,61 @@ def other_shapes(path):
     torch.save(pdecnn.create_model("hamiltonian_digits", channels=(4, 4)).state_dict(), path)
 
 
+def with_stencil(stencil):
+    """The right names and shapes, but for one tensor."""
+
+    def make(path):
+        state = pdecnn.create_model("hamiltonian_digits", channels=(8, 8)).state_dict()
+        name = next(iter(state))
+        torch.save({**state, name: stencil(state[name])}, path)
+
+    return make
+
+
+def endless(tensor):
+    """A view of one number that claims to be 40 terabytes of them."""
+    return torch.zeros(1, dtype=torch.float64).expand(10**13)
+
+
+class LargeBytes:
+    def __reduce__(self):
+        return bytearray, (2**40,)
+
+
+def large_bytes(path):
+    torch.save({"weight": LargeBytes()}, path)
+
+
+def short_storage(path):
+    """A storage of 8 bytes of which the description says that it has 800,000."""
+    stream = io.BytesIO()
+    torch.save({"weight": torch.zeros(200_000)}, stream)
+    with zipfile.ZipFile(stream) as whole, zipfile.ZipFile(path, "w") as archive:
+        for name in whole.namelist():
+            archive.writestr(name, whole.read(name)[: 8 if name.endswith("data/0") else None])
+
+
+def two_descriptions(path):
+    """The first is harmless; torch takes the one beside the first member."""
+    stream = io.BytesIO()
+    torch.save({"weight": LargeBytes()}, stream)
+    with zipfile.ZipFile(stream) as whole, zipfile.ZipFile(path, "w") as archive:
+        for name in sorted(whole.namelist(), key=lambda name: name.endswith("data.pkl")):
+            if name.endswith("data.pkl"):
+                archive.writestr("other/data.pkl", b"\x80\x02}.")
+            archive.writestr(name, whole.read(name))
+
+
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
+        (with_stencil(endless), "another architecture"),
+        (with_stencil(lambda tensor: tensor.to("meta")), "more than plain tensors .*meta"),
+        (with_stencil(lambda tensor: tensor.to_sparse()), "more than plain tensors .*sparse"),
+        (with_stencil(lambda tensor: tensor.to(torch.complex64)), "wrong type torch.complex64"),
+        (large_bytes, "more than plain tensors .*bytearray"),
+        (short_storage, "cannot be read as tensors alone"),
+        (two_descriptions, "is no file of torch.save"),
         (bomb, "unpacks to 100,000,"),
         (a_list, "holds no state dict"),
         (numbers, "holds no state dict"),

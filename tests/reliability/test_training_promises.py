@@ -2,7 +2,10 @@
 
 import json
 import os
+import random
+import signal
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +14,7 @@ from pdecnn.data.batches import training_batches
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.experiments import environment
 from pdecnn.experiments.environment import deterministic_algorithms
+from pdecnn.experiments.signals import Interrupted
 from pdecnn.learning import step as step_module
 from pdecnn.learning import trainer as trainer_module
 from pdecnn.learning.step import Count
@@ -74,6 +78,26 @@ def test_promise_18_a_run_goes_back_to_its_last_checkpoint_if_asked(tmp_path, mo
         pdecnn.train(small_config(**ROLLBACK), output=tmp_path / "killed", listener=other)
     pdecnn.train(small_config(**ROLLBACK), output=tmp_path / "killed", resume=True)
     assert fingerprint(tmp_path / "killed") == fingerprint(run.folder)
+
+
+@pytest.mark.parametrize("passed", [1, 2])
+def test_promise_18_a_run_that_was_interrupted_goes_back_as_far(passed, tmp_path, monkeypatch):
+    """The checkpoint of a signal is none that the undisturbed run has."""
+    explode(monkeypatch, epoch=2, largest_rate=0.04)
+    run = pdecnn.train(small_config(**ROLLBACK), output=tmp_path / "run")
+    met = []
+
+    def interrupt(progress):
+        met.append((progress.epoch, progress.batch))
+        if met.count((2, 3)) == passed and met[-1] == (2, 3):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    folder = tmp_path / "interrupted"
+    with pytest.raises(Interrupted):
+        pdecnn.train(small_config(**ROLLBACK), output=folder, listener=Recorder(on_step=interrupt))
+    assert (folder / "checkpoints" / "epoch-0002-batch-000003").is_dir()
+    pdecnn.train(small_config(**ROLLBACK), output=folder, resume=True)
+    assert fingerprint(folder) == fingerprint(run.folder)
 
 
 def kill_at(place, times):
@@ -217,6 +241,8 @@ def test_promise_24_one_seed_is_printed_stored_and_drives_all(tmp_path, capsys):
     config = small_config(training__epochs=1, data__flip=True, seed=7)
     for name, seed_of_the_process in (("one", 1), ("two", 2)):
         torch.manual_seed(seed_of_the_process)
+        random.seed(seed_of_the_process)
+        np.random.seed(seed_of_the_process)
         pdecnn.train(config, output=tmp_path / name, listener=ConsoleListener())
         assert ", seed 7\n" in capsys.readouterr().out
     for file in ("config.json", "environment.json"):

@@ -36,7 +36,6 @@ def locked_folder(
     A BusyError names the process that has it, if it still does after `wait_seconds`; an OSError
     means that there can be no such folder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
     deadline, told = monotonic() + wait_seconds, False
     while (descriptor := _try(path, folder)) is None:
@@ -54,14 +53,21 @@ def locked_folder(
             yield descriptor
         finally:
             # Removed while held: who opened it meanwhile sees that it is gone, and tries again.
+            # If it was removed before, with its folder, what is there now is another's.
             with suppress(OSError):
-                os.unlink(path)
+                if _is_there(path, descriptor):
+                    os.unlink(path)
 
 
 def _try(path: Path, folder: Path) -> int | None:
     """The descriptor of the lock; None where another process has it."""
+    # Each time: who has the lock may take its folder back.
+    folder.mkdir(parents=True, exist_ok=True)
     # Not through a link, which may lead out of the folder.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except FileNotFoundError:
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_there(path, descriptor):

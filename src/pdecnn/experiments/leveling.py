@@ -14,7 +14,9 @@ from pdecnn.experiments.bench.measurement import time_in_turn
 from pdecnn.experiments.config import DataConfig, RunConfig
 from pdecnn.experiments.environment import cpu_threads, describe_environment, resolve_device
 from pdecnn.experiments.evaluation import read_run
-from pdecnn.experiments.runs import Run, as_run, check_free, create_run, fresh_folder
+from pdecnn.experiments.folder_lock import RUN_WAIT_SECONDS, locked_folder
+from pdecnn.experiments.opening import usable
+from pdecnn.experiments.runs import RUNS, Run, as_run, check_free, create_run, fresh_folder
 from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.networks.multilevel import (
     coarsen_in_space,
@@ -137,15 +139,17 @@ def _begin_run(
 ) -> Run:
     """A run at its start: `train --resume` goes on from there, `evaluate` measures it."""
     config = _on_level(source.config, network, settings)
-    if output is not None:
-        check_free(Path(output))
-    folder = fresh_folder(config.recipe) if output is None else Path(output)
+    with usable(RUNS if output is None else Path(output)):
+        if output is not None:
+            check_free(Path(output))
+        folder = fresh_folder(config.recipe) if output is None else Path(output)
     new_config = replace(config, initial=str((folder / INITIAL).absolute()))
     environment = describe_environment(torch.device("cpu"), config.seed)
-    run = create_run(folder, new_config, environment)
-    network.save_pretrained(folder / INITIAL)
-    for which in ("best", "last"):
-        run.link(which, folder / INITIAL)
+    with usable(folder), locked_folder(folder, wait_seconds=RUN_WAIT_SECONDS):
+        run = create_run(folder, new_config, environment)
+        network.save_pretrained(folder / INITIAL)
+        for which in ("best", "last"):
+            run.link(which, folder / INITIAL)
     return run
 
 

@@ -33,11 +33,11 @@ def open_run(
 
     No other process has its folder while `held` is open, unless the run is finished.
     """
-    with _usable(folder or RUNS):
+    with usable(folder or RUNS):
         folder = fresh_folder(config.recipe) if folder is None else folder
     run = _existing_run(folder, config, resume)
     if run is None or not run.is_finished:
-        with _usable(folder):
+        with usable(folder):
             held.enter_context(locked_folder(folder, wait_seconds=RUN_WAIT_SECONDS))
         run = _existing_run(folder, config, resume)  # another process may have made it meanwhile
     is_new = run is None
@@ -69,14 +69,14 @@ def agreed_config(config: RunConfig, opened: dict[str, Any]) -> RunConfig:
 
 
 def _new_run(folder: Path, config: RunConfig, device: torch.device) -> Run:
-    with _usable(folder):
+    with usable(folder):
         return create_run(folder, config, describe_environment(device, config.seed))
 
 
 def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:
     """The run to go on with; None where there is none yet, an error where there must not be."""
     if not (resume and is_run(folder)):
-        with _usable(folder):
+        with usable(folder):
             check_free(folder)
         return None
     run = Run(folder)
@@ -103,7 +103,7 @@ def check_settings(run: Run, config: RunConfig) -> None:
 
 
 @contextmanager
-def _usable(folder: Path) -> Iterator[None]:
+def usable(folder: Path) -> Iterator[None]:
     """Say in one line that the folder cannot hold a run."""
     try:
         yield

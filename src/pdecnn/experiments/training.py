@@ -114,18 +114,19 @@ def _go_on(
     _restore(run, trainer, listener)
     signals.deferred = True
     while not _is_trained(run, trainer, signals, listener):
-        rollbacks = trainer.progress.rollbacks + 1
+        failed = trainer.progress
         trainer = ranks.together(prepare)
-        _restore(run, trainer, listener)
-        trainer.progress.rollbacks = rollbacks
+        _restore(run, trainer, listener, whole_epochs=True)
+        trainer.progress.rollbacks = failed.rollbacks + 1
+        trainer.divide(failed.accumulation)  # what did not fit will not now
     signals.deferred = False
     _finish(run, trainer, splits)
 
 
-def _restore(run: Run, trainer: Trainer, listener: Listener) -> None:
+def _restore(run: Run, trainer: Trainer, listener: Listener, *, whole_epochs: bool = False) -> None:
     """Put the trainers of all ranks where the newest intact checkpoint was."""
     ranks = trainer.ranks
-    ranks.first(lambda: restore_newest(run, trainer, listener))
+    ranks.first(lambda: restore_newest(run, trainer, listener, whole_epochs=whole_epochs))
     trainer.copy_from_first()
     if trainer.config.max_rollbacks and trainer.progress.step == 0:
         ranks.first(lambda: save(run, trainer))  # there must be one to go back to

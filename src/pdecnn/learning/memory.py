@@ -5,7 +5,11 @@ import gc
 import torch
 
 # What torch's allocators say, on a CPU by a plain RuntimeError; "memory" alone is in others too.
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+# The libraries of CUDA take memory of their own, and say so in a RuntimeError.
+_OUT_OF_MEMORY = (
+    *("out of memory", "can't allocate memory", "not enough memory"),
+    *("cublas_status_alloc_failed", "cudnn_status_alloc_failed"),
+)
 
 
 class PartTooLarge(torch.OutOfMemoryError):

@@ -48,7 +48,7 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
     max_nonfinite_steps: int = 0
     """How many steps in a row may be skipped for a non-finite loss or gradient."""
     max_rollbacks: int = 0
-    """How often a training that failed goes back to its last checkpoint, each time to go on with
+    """How often a training that failed goes back to its last whole epoch, each time to go on with
     half the learning rate."""
 
     def __post_init__(self) -> None:

@@ -301,11 +301,18 @@ class _FrozenStatistics(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         parts = dict.fromkeys(part for layer in self._modules for part in layer.modules())
-        for norm in parts:
-            if norm._buffers and norm.training:
-                self._kept.append((norm, dict(norm._buffers)))
-                for name, buffer in norm._buffers.items():
-                    norm._buffers[name] = None if buffer is None else buffer.clone()
+        norms = [part for part in parts if part._buffers and part.training]
+        # All copies first: where memory ends meanwhile, nothing has been exchanged.
+        copies = [
+            {
+                name: None if buffer is None else buffer.clone()
+                for name, buffer in norm._buffers.items()
+            }
+            for norm in norms
+        ]
+        self._kept = [(norm, dict(norm._buffers)) for norm in norms]
+        for norm, own in zip(norms, copies, strict=True):
+            norm._buffers.update(own)
 
     def __exit__(self, *exception: object) -> None:
         for norm, buffers in self._kept:
