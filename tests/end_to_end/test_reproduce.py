@@ -174,9 +174,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_interrupted_and_run_again(undisturbed, tmp_path, number, code):
     process = start(*INTERRUPTED, "--output", tmp_path)
     while process.poll() is None and len(list(tmp_path.glob("runs/*/timing.jsonl"))) < 2:

@@ -67,10 +67,7 @@ def test_promise_1_killed_by_the_system_and_resumed(whole, tmp_path):
     ("settings", "seed"),
     [
         (LONGER, 2),
-        (LONGER, 3),
-        (LONGER, 4),
         (LONGER | SOPHISTICATED, 5),
-        (LONGER | SOPHISTICATED, 6),
     ],
 )
 def test_promise_1_killed_at_three_random_points(whole, tmp_path, settings, seed):

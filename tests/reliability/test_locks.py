@@ -279,7 +279,7 @@ def test_a_folder_that_cannot_be_made_is_one_line_for_coarsen_too(undisturbed, t
 @pytest.mark.slow
 def test_ranks_share_a_folder_and_a_second_torchrun_is_refused(tmp_path):
     options = ["train", "--output", tmp_path / "run", "--resume", "--device", "cpu"]
-    settings = small_options(training__batch_size=24, training__epochs=40)
+    settings = small_options(training__batch_size=24, training__epochs=4000)
     first = start_ranks(2, *options, *settings)
     wait_for(tmp_path / "run" / "timing.jsonl", first)
     second = finish(start_ranks(2, *options, *settings))

@@ -117,13 +117,10 @@ def test_a_compiled_step_is_the_eager_one(dynamics, backprop, everything):
     [
         # Each of two widths has its graphs of start, step and finish; the steps share one.
         pytest.param("parabolic", "stored", NUM_STAGES + 6, marks=pytest.mark.slow),
-        pytest.param("hamiltonian", "stored", NUM_STAGES + 6, marks=pytest.mark.slow),
-        pytest.param("resnet", "stored", NUM_STAGES + 6, marks=pytest.mark.slow),
         # The wave's first step starts from a velocity without gradient.
         pytest.param("second_order", "stored", NUM_STAGES + 8, marks=pytest.mark.slow),
         # Forward, and the increments again on the way back.
         pytest.param("hamiltonian", "reversible", NUM_STAGES + 12, marks=pytest.mark.slow),
-        pytest.param("second_order", "reversible", NUM_STAGES + 10, marks=pytest.mark.slow),
         # Recomputation must meet the kernels of the forward pass: only start and finish.
         pytest.param("hamiltonian", "exact", NUM_STAGES + 4, marks=pytest.mark.slow),
     ],
