@@ -35,19 +35,3 @@ def start_ranks(number, *arguments, module="pdecnn", restarts=0, static=False, *
 def run_ranks(number, *arguments, timeout=120, **options):
     """The same to its end: exit code, stdout and stderr."""
     return finish(start_ranks(number, *arguments, **options), timeout)
-
-
-def workers(process):
-    """The process ids of the ranks that a torchrun has started, by rank."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            status = (folder / "stat").read_text().rpartition(")")[2].split()
-            variables = (folder / "environ").read_bytes().split(b"\0")
-        except OSError:  # it has just ended
-            continue
-        if int(status[1]) == process.pid:
-            for variable in variables:
-                if variable.startswith(b"RANK="):
-                    found[int(variable[5:])] = int(folder.name)
-    return found

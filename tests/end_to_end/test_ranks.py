@@ -9,7 +9,8 @@ import time
 import pytest
 
 import pdecnn
-from tests.ranks import run_ranks, start_ranks, workers
+from benchmarks.scaling_kills import workers
+from tests.ranks import run_ranks, start_ranks
 from tests.runs import (
     Recorder,
     call,
@@ -131,7 +132,7 @@ def wait_for_epoch(process, folder, number):
         except FileNotFoundError:
             pass
         time.sleep(0.01)
-    return workers(process)
+    return workers(process.pid)
 
 
 @pytest.mark.slow
@@ -170,7 +171,7 @@ def test_promise_22_a_killed_rank_is_restarted_to_the_same_bits(whole, tmp_path,
     )
     ranks = wait_for_epoch(process, folder, randomness.randint(0, 3))
     while not ranks and process.poll() is None:
-        ranks = workers(process)
+        ranks = workers(process.pid)
     time.sleep(randomness.uniform(0, 1))
     os.kill(ranks[trial % RANKS], signal.SIGKILL)
     done = finish(process)
