@@ -6,7 +6,6 @@ Test accuracy at the best validation accuracy, and the seconds of training, for 
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -44,7 +43,7 @@ def measure(dynamics: str, seed: int) -> dict[str, Any]:
         run = pdecnn.train(config, output=Path(folder) / "run", device="cpu")
         summary = run.summary
         assert summary is not None
-        lines = (run.folder / "timing.jsonl").read_text().splitlines()
+        timing = run.timing
     result = {
         "dynamics": dynamics,
         "seed": seed,
@@ -52,7 +51,7 @@ def measure(dynamics: str, seed: int) -> dict[str, Any]:
         "test_loss": summary["test"]["loss"],
         "validation_accuracy": summary["best_validation_accuracy"],
         "num_weights": summary["num_weights"],
-        "training_seconds": round(sum(json.loads(line)["seconds"] for line in lines), 1),
+        "training_seconds": round(sum(entry["seconds"] for entry in timing), 1),
     }
     print(result, flush=True)
     return result

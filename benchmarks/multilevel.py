@@ -229,8 +229,7 @@ def describe_run(folder: Path, config: RunConfig) -> dict[str, Any]:
     run = Run(folder)
     summary, metrics = run.summary, run.metrics
     assert summary is not None
-    lines = (folder / "timing.jsonl").read_text().splitlines()
-    seconds = {entry["epoch"]: entry["seconds"] for entry in map(json.loads, lines)}
+    seconds = {entry["epoch"]: entry["seconds"] for entry in run.timing}
     conditions = json.loads((folder / CONDITIONS).read_text())
     training = config.training
     return {

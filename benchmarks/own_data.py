@@ -6,7 +6,6 @@ Test accuracy at the best validation accuracy, and the seconds of training on on
 """
 
 import argparse
-import json
 import runpy
 import statistics
 import tempfile
@@ -59,7 +58,7 @@ def measure(task: str, dynamics: str, seed: int) -> dict[str, Any]:
         run = pdecnn.train(config, output=Path(folder) / "run", device="cpu")
         summary = run.summary
         assert summary is not None
-        lines = (run.folder / "timing.jsonl").read_text().splitlines()
+        timing = run.timing
     result = {
         "task": task,
         "dynamics": dynamics,
@@ -67,7 +66,7 @@ def measure(task: str, dynamics: str, seed: int) -> dict[str, Any]:
         "test_accuracy": summary["test"]["accuracy"],
         "test_images": summary["test"]["num_images"],
         "num_weights": summary["num_weights"],
-        "training_seconds": round(sum(json.loads(line)["seconds"] for line in lines), 1),
+        "training_seconds": round(sum(entry["seconds"] for entry in timing), 1),
     }
     print(result, flush=True)
     return result

@@ -99,13 +99,12 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """One entry per epoch."""
-        path = self.folder / METRICS
-        try:
-            return [json.loads(line) for line in path.read_text().splitlines()]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path}: cannot be read ({error})") from error
+        return self._read_lines(METRICS)
+
+    @property
+    def timing(self) -> list[dict[str, Any]]:
+        """The wall-clock figures, one entry for each time that an epoch was finished."""
+        return self._read_lines(TIMING)
 
     @property
     def checkpoints(self) -> list[Path]:
@@ -175,6 +174,15 @@ class Run:
         for name in names:
             for path in self.folder.glob(f".{name}.*"):
                 path.unlink()
+
+    def _read_lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({error})") from error
 
     def _read(self, name: str) -> Any:
         path = self.folder / name

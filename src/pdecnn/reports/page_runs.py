@@ -17,7 +17,6 @@ from pdecnn.experiments.runs import (
     METRICS,
     SUMMARY,
     TIME_LIMIT,
-    TIMING,
     WEIGHTS,
     Run,
 )
@@ -119,7 +118,7 @@ def read_page_runs(
                 metrics=_read_metrics(run),
                 summary=_read_summary(run),
                 environment=_read_environment(run.folder / ENVIRONMENT),
-                seconds=read_seconds(run.folder / TIMING, len(run.metrics)),
+                seconds=read_seconds(run, len(run.metrics)),
                 num_ranks=run.num_ranks,
                 weights=weights,
                 **measured,

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from pdecnn.errors import CheckpointError
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.paper import Experiment, Plan
-from pdecnn.experiments.runs import ENVIRONMENT, METRICS, PREDICTIONS, SUMMARY, TIMING, Run
+from pdecnn.experiments.runs import ENVIRONMENT, METRICS, PREDICTIONS, SUMMARY, Run
 from pdecnn.experiments.worker import CONDITIONS, is_complete, read_training_evaluation
 from pdecnn.learning.precision import AUTO
 
@@ -107,7 +107,7 @@ def read_result(folder: Path) -> Result:
         predictions=predictions,
         environment=environment,
         num_parallel=_read_num_parallel(folder / CONDITIONS),
-        seconds=read_seconds(folder / TIMING, summary["epochs"]),
+        seconds=read_seconds(run, summary["epochs"]),
     )
 
 
@@ -214,12 +214,12 @@ def _read_num_parallel(path: Path) -> int | None:
         return None
 
 
-def read_seconds(path: Path, epochs: int) -> float | None:
+def read_seconds(run: Run, epochs: int) -> float | None:
     """The sum of the times of all epochs; None if the time of one is not known."""
     try:
-        entries = [json.loads(line) for line in path.read_text().splitlines()]
-        if {int(entry["epoch"]) for entry in entries} != set(range(1, epochs + 1)):
+        entries = run.timing
+        if not entries or {int(entry["epoch"]) for entry in entries} != set(range(1, epochs + 1)):
             return None
         return float(sum(entry["seconds"] for entry in entries))
-    except _UNKNOWN:
+    except (CheckpointError, *_UNKNOWN):
         return None
