@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from pdecnn.experiments.runs import Run
+from pdecnn.learning.epoch_report import EpochReport
 from pdecnn.learning.progress import Progress
-from pdecnn.learning.trainer import EpochReport, Trainer
+from pdecnn.learning.trainer import Trainer
 
 
 class Listener:

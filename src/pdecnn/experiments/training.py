@@ -37,8 +37,9 @@ from pdecnn.experiments.tensorboard import EventWriter
 from pdecnn.experiments.weights import take_initial
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.distributed import Ranks, joined_ranks
+from pdecnn.learning.epoch_report import EpochReport
 from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
-from pdecnn.learning.trainer import EpochReport, Trainer
+from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import serialize
 

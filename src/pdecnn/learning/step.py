@@ -144,6 +144,11 @@ class TrainingStep:
         return True
 
     @property
+    def evaluated(self) -> Network:
+        """The network that validation and users see: the moving average where there is one."""
+        return self.network if self.average is None else self.average
+
+    @property
     def state(self) -> list[Tensor]:
         """Every tensor a step changes."""
         networks = [self.network] if self.average is None else [self.network, self.average]

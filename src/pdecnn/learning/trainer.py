@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from math import nan
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,12 +13,13 @@ from pdecnn.data.batches import training_batches
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.stored_images import StoredImages
 from pdecnn.errors import ConfigError, DivergedError, TooLargeError
-from pdecnn.learning.capture import CapturedFunction, CapturedScores, capture, compiled_network
 from pdecnn.learning.distributed import ALONE, Ranks
+from pdecnn.learning.epoch_report import EpochReport, report_epoch
 from pdecnn.learning.freezing import freeze_, training_mode_
+from pdecnn.learning.graphs import TrainingGraphs
 from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
 from pdecnn.learning.memory import PartTooLarge, finer_division, free_memory
-from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network, evaluation_mode
+from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.precision import LossScale
@@ -30,7 +29,6 @@ from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.learning.work import training_flops
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
-from pdecnn.pde.acceleration import has_hooks
 from pdecnn.pde.normalization import BATCH_NORMS
 from pdecnn.pde.synchronization import synchronize_batch_norms_
 
@@ -53,38 +51,6 @@ _REASONS = {
 def ignore(text: str) -> None:
     """The default of `Trainer`'s note: nobody listens."""
     del text
-
-
-class EpochReport(NamedTuple):
-    """The figures of one epoch; nothing in it depends on the clock."""
-
-    epoch: int
-    step: int
-    learning_rate: float
-    loss: float
-    data_loss: float
-    smoothness: float
-    decay: float
-    accuracy: float
-    validation_loss: float
-    validation_accuracy: float
-    nonfinite_steps: int
-    """Steps skipped so far for a loss or gradient that was not finite."""
-    nonfinite_batches: list[int]
-    """Those of this epoch, by the number of the batch from 0."""
-    overflow_steps: int
-    reversal_error: float | None
-    """The gradient error of reversible blocks at the start of the epoch; None: not measured."""
-    checkpointed_blocks: int
-    """How many of them the drift guard has switched to 'checkpointed' so far."""
-    accumulation: int
-    """Parts a batch is computed in at the end of the epoch."""
-    rollbacks: int
-    """How often the training has gone back to a checkpoint."""
-    level: int
-    """From 0."""
-    work: float
-    """Floating-point operations of the training so far."""
 
 
 class Trainer:
@@ -156,13 +122,15 @@ class Trainer:
             ranks=self.ranks,
         )
         self.guard = TrainingGuard(
-            network, self.config, self.config.precision, self.note, ranks=self.ranks
+            network, self.config, self.config.precision, self._say, ranks=self.ranks
         )
         self._steps_left = 0
         self._stream: Iterator[Tensor] | None = None
-        self._launch: Callable[[], None] | None = None
-        self._score: Callable[[Callable[[], None]], Tensor] | None = None
-        self._tried_scores = False
+        self._graphs = TrainingGraphs(self._step, validation=self.validation, note=self._say)
+
+    def _say(self, text: str) -> None:
+        """Tell whoever listens by now."""
+        self.note(text)
 
     @property
     def sums(self) -> Tensor:
@@ -177,7 +145,7 @@ class Trainer:
     @property
     def evaluated(self) -> Network:
         """The network that validation and users see: the moving average where there is one."""
-        return self.network if self.average is None else self.average
+        return self._step.evaluated
 
     def epochs(
         self, *, poll: Callable[[], None], on_step: Callable[[], None]
@@ -200,7 +168,7 @@ class Trainer:
                 batch_size=self.config.evaluation_batch_size,
                 precision=self.config.precision,
                 poll=poll,
-                score=self._captured_scores(),
+                score=self._graphs.scores(),
                 ranks=self.ranks,
             )
             yield self._finish_epoch(evaluation)
@@ -273,8 +241,7 @@ class Trainer:
         images, labels = self._step.next_images(NUM_PROBES)
         loss = partial(self._step.scaled_loss, labels=labels)
         if self.guard.look(self.progress, images, loss):
-            self._launch = self._score = None
-            self._tried_scores = False
+            self._graphs.forget()
 
     def begin_epoch(self) -> None:
         """Put the order and the learning rates of the current epoch on the device."""
@@ -306,7 +273,7 @@ class Trainer:
         step.skipped[torch.tensor(progress.nonfinite_batches, dtype=torch.int64)] = 1
         training_mode_(self.network, self.config.freeze)
         if step.collect_weights():
-            self._launch = None  # what was captured trains others
+            self._graphs.forget_step()  # what was captured trains others
         self._steps_left = self.steps_per_epoch - progress.batch
 
     def _share(self, batches: Tensor) -> Tensor:
@@ -339,9 +306,7 @@ class Trainer:
     def _takes_step(self) -> bool:
         """Take or launch the step; False if parts of its batch are too large for the memory."""
         try:
-            if self._launch is None:
-                self._launch = self._captured_step() or self._step
-            self._launch()
+            self._graphs.launch_step()
         except PartTooLarge:
             if not self.config.divide_to_fit:
                 raise
@@ -357,11 +322,11 @@ class Trainer:
         """Compute each batch in so many parts from now on."""
         _check_share(self.config.batch_size, accumulation, self.ranks)
         self.progress.accumulation = self._step.accumulation = accumulation
-        self._launch = None  # what was captured has other parts
+        self._graphs.forget_step()  # what was captured has other parts
 
     def _divide_further(self) -> None:
         """Halve the parts in which batches are computed; say so, since it may change results."""
-        self._launch = None
+        self._graphs.forget_step()  # it holds memory of its own
         free_memory()
         batch_size = self.config.batch_size
         number = finer_division(batch_size, self.progress.accumulation)
@@ -396,48 +361,7 @@ class Trainer:
     @property
     def captured(self) -> bool:
         """Whether steps are replayed from a graph."""
-        return isinstance(self._launch, CapturedFunction)
-
-    @property
-    def _wants_capture(self) -> bool:
-        return self.config.capture and self.sums.is_cuda and self.ranks.size == 1
-
-    def _captured_step(self) -> CapturedFunction | None:
-        """The step as a graph; None where there is no GPU, or it is not wanted or possible."""
-        step = self._step
-        if not self._wants_capture:
-            if self.config.capture and self.sums.is_cuda:
-                self.note("with several ranks operators run one by one: no graph is captured")
-            return None
-        if has_hooks(self.network):
-            self.note("the network has hooks, which no graph would run: operators run one by one")
-            return None
-        return capture(step, step.state, step.compiled(), name="training step", note=self.note)
-
-    def _captured_scores(self) -> Callable[[Callable[[], None]], Tensor] | None:
-        """How to score the validation images by a graph; None where that is not wanted."""
-        # Not: where steps are captured. A training resumed in its validation has taken none.
-        wanted = self._wants_capture and not has_hooks(self.evaluated)
-        images = self.validation.images
-        if wanted and not self._tried_scores and isinstance(images, Tensor):
-            self._tried_scores = True
-            network = self.evaluated
-            scores = CapturedScores(
-                network,
-                images,
-                batch_size=min(self.config.evaluation_batch_size, len(self.validation)),
-                precision=self.config.precision,
-            )
-            with evaluation_mode(network):
-                launch = capture(
-                    scores.score_batch,
-                    [scores.begin],
-                    compiled_network(network),
-                    name="validation",
-                    note=self.note,
-                )
-            self._score = None if launch is None else partial(scores, launch)
-        return self._score
+        return self._graphs.captured
 
     def _learning_rate(self, step: int) -> float:
         rate = self.config.learning_rate(
@@ -477,33 +401,15 @@ class Trainer:
             and progress.epoch - progress.best_epoch >= patience
         ):
             progress.stopped = "early_stopping"
-        sums = self.sums.tolist()
-        self.sums.zero_()
-        reversal_error, progress.reversal_error = progress.reversal_error, None
-        nonfinite_batches, progress.nonfinite_batches = progress.nonfinite_batches, []
-        count = sums[5] or nan  # no figures for an epoch whose every step was skipped
-        loss, data_loss, smoothness, decay, accuracy = (value / count for value in sums[:5])
-        return EpochReport(
-            epoch=progress.epoch,
-            step=progress.step,
+        report = report_epoch(
+            progress,
+            self.sums,
+            evaluation,
             learning_rate=self._learning_rate(progress.step - 1),
-            loss=loss,
-            data_loss=data_loss,
-            smoothness=smoothness,
-            decay=decay,
-            accuracy=accuracy,
-            validation_loss=evaluation.loss,
-            validation_accuracy=evaluation.accuracy,
-            nonfinite_steps=progress.nonfinite_steps,
-            nonfinite_batches=nonfinite_batches,
-            overflow_steps=progress.overflow_steps,
-            reversal_error=reversal_error,
-            checkpointed_blocks=len(progress.checkpointed_blocks),
-            accumulation=progress.accumulation,
-            rollbacks=progress.rollbacks,
-            level=progress.level,
-            work=progress.work,
         )
+        self.sums.zero_()
+        progress.reversal_error, progress.nonfinite_batches = None, []
+        return report
 
 
 def _check_share(batch_size: int, accumulation: int, ranks: Ranks) -> None:

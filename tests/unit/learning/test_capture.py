@@ -3,6 +3,8 @@
 The tests marked gpu run by hand: `pytest -m gpu`.
 """
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -10,9 +12,13 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DivergedError
 from pdecnn.learning import Trainer, TrainingConfig
-from pdecnn.learning.capture import CapturedScores
+from pdecnn.learning import capture as capture_module
+from pdecnn.learning import graphs as graphs_module
+from pdecnn.learning.capture import CapturedFunction, CapturedScores
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
+from pdecnn.learning.graphs import TrainingGraphs
 from pdecnn.learning.metrics import class_scores, evaluation_mode
+from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.registry import create_model
 from tests.unit.learning.trainings import (
     MODES,
@@ -63,6 +69,55 @@ def test_without_a_gpu_nothing_is_captured():
     trainer = make_trainer(capture=True, epochs=1)
     run(trainer)
     assert not trainer.captured
+
+
+@pytest.fixture
+def graphs_of_a_cpu(monkeypatch):
+    """Graphs that call what they were captured from, so that it is seen here when they are used."""
+
+    class Replayed(CapturedFunction):
+        def __init__(self, function, state):
+            self.function, self.calls = function, 0
+
+        def __call__(self):
+            self.calls += 1
+            self.function()
+
+    class Scores(CapturedScores):
+        def score_batch(self):
+            with evaluation_mode(self.network):  # a graph stays in the mode it was captured in
+                super().score_batch()
+
+    monkeypatch.setattr(TrainingGraphs, "_wanted", True)
+    monkeypatch.setattr(graphs_module, "CapturedScores", Scores)
+    monkeypatch.setattr(graphs_module, "compiled_network", nullcontext)
+    monkeypatch.setattr(capture_module, "CapturedFunction", Replayed)
+    monkeypatch.setattr(TrainingStep, "compiled", nullcontext)
+
+
+@pytest.mark.usefixtures("graphs_of_a_cpu")
+def test_steps_and_validation_go_by_graphs():
+    trainer, eager = make_trainer(epochs=2), make_trainer(epochs=2)
+    eager._graphs = TrainingGraphs(eager._step, validation=eager.validation, note=pytest.fail)
+    eager._graphs._launch, eager._graphs._tried_scores = eager._step, True
+    for found, expected in zip(run(trainer), run(eager), strict=True):
+        assert found.validation_loss == pytest.approx(expected.validation_loss, rel=1e-6)
+        assert found._replace(validation_loss=expected.validation_loss) == expected
+    assert (trainer.captured, eager.captured) == (True, False)
+    assert trainer._graphs._launch.calls == 2 * trainer.steps_per_epoch
+    assert trainer._graphs._score is not None
+    assert_same_bits(snapshot(trainer), snapshot(eager))
+
+
+@pytest.mark.usefixtures("graphs_of_a_cpu")
+def test_who_listens_later_hears_of_graphs_too():
+    """As the bench does, which marks times of steps that ran otherwise than wanted."""
+    trainer = make_trainer(epochs=1)
+    trainer.note = (notes := []).append
+    trainer.network.register_forward_hook(lambda *arguments: None)
+    run(trainer)
+    assert not trainer.captured
+    assert notes == ["the network has hooks, which no graph would run: operators run one by one"]
 
 
 @pytest.mark.parametrize("batch_size", [7, 20, 40])

@@ -152,12 +152,15 @@ def test_a_switch_means_capturing_anew():
     """A graph of the old step must not be replayed."""
     trainer = trapped_trainer(reversal_interval=1, reversal_tolerance=1e9)
     trainer.begin_epoch()
-    trainer._launch, trainer._score, trainer._tried_scores = trainer._step, object(), True
+    trainer.step()
+    graphs = trainer._graphs
+    launch, score = graphs._launch, object()
+    graphs._score, graphs._tried_scores = score, True
     trainer._look_at_reversal()
-    assert (trainer._launch, trainer._tried_scores) == (trainer._step, True)
+    assert (graphs._launch, graphs._score, graphs._tried_scores) == (launch, score, True)
     object.__setattr__(trainer.config, "reversal_tolerance", 1e-12)
     trainer._look_at_reversal()
-    assert (trainer._launch, trainer._score, trainer._tried_scores) == (None, None, False)
+    assert (graphs._launch, graphs._score, graphs._tried_scores) == (None, None, False)
 
 
 def test_too_little_memory_is_said_not_fatal(monkeypatch):
