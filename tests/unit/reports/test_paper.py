@@ -65,7 +65,7 @@ def test_all_files_are_written_and_their_bytes_never_change(plan, output, files)
 
 
 def test_each_page_carries_what_a_published_figure_must(plan, output, files):
-    machine = "- A processor, 4 cores; pdecnn 0.1.0, commit abc, torch 2.13.0, Python 3.12.1\n"
+    machine = "- A processor with 4 cores; pdecnn 0.1.0, commit abc, torch 2.13.0, Python 3.12.1\n"
     for target in plan.experiments:
         page = files[output / f"{target}.md"].decode()
         assert page.startswith(f"# {target[:-1].capitalize()} {target[-1]}\n")
@@ -91,9 +91,9 @@ def test_the_page_says_how_many_runs_shared_the_device(plan, tmp_path):
         write_json(tmp_path / "runs" / name / "conditions.json", conditions)
     draw_paper(only("table1", plan), tmp_path, {})
     page = (tmp_path / "table1.md").read_text()
-    assert "- A processor, 4 cores, 1 run at a time; pdecnn" in page
-    assert "- A processor, 4 cores, 2 runs at a time; pdecnn" in page
-    assert "- A processor, 4 cores; pdecnn" in page
+    assert "- A processor with 4 cores, 1 run at a time; pdecnn" in page
+    assert "- A processor with 4 cores, 2 runs at a time; pdecnn" in page
+    assert "- A processor with 4 cores; pdecnn" in page
 
 
 def test_the_page_says_what_failed(plan, gaps):
