@@ -16,6 +16,7 @@ import torch
 import pdecnn
 from pdecnn.experiments.environment import describe_environment
 from pdecnn.files import write_atomically, write_json
+from pdecnn.reports.provenance import measured_on
 
 DYNAMICS = ("hamiltonian", "parabolic", "second_order", "resnet")
 
@@ -69,7 +70,6 @@ def page(runs: list[dict[str, Any]], environment: dict[str, Any], num_seeds: int
             f"| {dynamics} | {mine[0]['num_weights']:,} | {statistics.mean(accuracies):.2f} | "
             f"{each} | {seconds:.0f} s |"
         )
-    versions, hardware = environment["versions"], environment["hardware"]
     return "\n".join(
         [
             "# Digits",
@@ -82,9 +82,7 @@ def page(runs: list[dict[str, Any]], environment: dict[str, Any], num_seeds: int
             "|---|---|---|---|---|",
             *rows,
             "",
-            f"{environment['date']}, commit {environment['commit']}, torch {versions['torch']}, "
-            f"Python {versions['python']}, {hardware['processor']} with {hardware['cpu_cores']} "
-            "cores, one thread.",
+            f"{measured_on(environment)}, one thread.",
             "",
         ]
     )

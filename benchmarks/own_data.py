@@ -18,6 +18,7 @@ import torch
 import pdecnn
 from pdecnn.experiments.environment import describe_environment
 from pdecnn.files import write_atomically, write_json
+from pdecnn.reports.provenance import measured_on
 
 DYNAMICS = ("hamiltonian", "parabolic", "second_order", "resnet")
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -85,7 +86,6 @@ def page(runs: list[dict[str, Any]], environment: dict[str, Any], num_seeds: int
                 f"{', '.join(f'{value:.1f}' for value in accuracies)} | "
                 f"{max(run['training_seconds'] for run in own):.0f} s |"
             )
-    hardware, versions = environment["hardware"], environment["versions"]
     table = "\n".join(rows)
     seeds = "seed 0" if num_seeds == 1 else f"seeds 0 to {num_seeds - 1}"
     return f"""# Data of one's own
@@ -99,8 +99,7 @@ seconds are upper bounds. Written by `benchmarks/own_data.py`; every run is in `
 |---|---|---|---|---|---|
 {table}
 
-{environment["date"]}, commit {environment["commit"]}, torch {versions["torch"]},
-Python {versions["python"]}, {hardware["processor"]} with {hardware["cpu_cores"]} cores, one thread.
+{measured_on(environment)}, one thread.
 """
 
 

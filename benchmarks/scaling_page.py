@@ -3,6 +3,8 @@
 import statistics
 from typing import Any
 
+from pdecnn.reports.provenance import measured_on
+
 
 def page(result: dict[str, Any]) -> str:
     """All tables with what they were measured on."""
@@ -62,7 +64,7 @@ time, and batch norms over ranks take longer than torch's own.
 
 {table(heads, rows)}
 
-{origin(steps["environment"])}
+{measured_on(steps["environment"])}.
 """
 
 
@@ -108,7 +110,7 @@ leave of a captured step, if ranks could capture theirs.
 
 {table(heads, rows)}
 
-Steps of one GPU: {origin(values["measured_on"])}
+Steps of one GPU: {measured_on(values["measured_on"])}.
 """
 
 
@@ -129,7 +131,7 @@ def kills_text(kills: dict[str, Any]) -> str:
 
 {table(heads, rows)}
 
-{origin(kills["environment"])}
+{measured_on(kills["environment"])}.
 """
 
 
@@ -143,13 +145,3 @@ def table(heads: list[str], rows: list[list[Any]]) -> str:
     """A Markdown table, numbers to the right."""
     lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
-def origin(environment: dict[str, Any]) -> str:
-    """What was measured on."""
-    hardware, versions = environment["hardware"], environment["versions"]
-    device = hardware["gpu"] or f"{hardware['processor']} with {hardware['cpu_cores']} cores"
-    return (
-        f"{environment['date']}, commit {environment['commit']}, torch {versions['torch']}, "
-        f"Python {versions['python']}, {device}."
-    )

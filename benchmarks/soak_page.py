@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from pdecnn.reports.provenance import measured_on
+
 
 def page(result: dict[str, Any]) -> str:
     """What was done, to what, and what came of it."""
@@ -115,10 +117,4 @@ def _numbers(part: dict[str, Any]) -> str:
 
 
 def _conditions(part: dict[str, Any]) -> str:
-    environment = part["environment"]
-    versions, hardware = environment["versions"], environment["hardware"]
-    return (
-        f"{environment['date']}, commit {environment['commit']}, torch {versions['torch']},\n"
-        f"Python {versions['python']}, {hardware['processor']} with {hardware['cpu_cores']} cores, "
-        f"one thread, {part['seconds']:,} s.\n"
-    )
+    return f"{measured_on(part['environment'])}, one thread, {part['seconds']:,} s.\n"

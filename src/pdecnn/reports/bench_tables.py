@@ -21,6 +21,7 @@ from pdecnn.reports.bench_cells import (
     time_and_ratio,
     went_otherwise,
 )
+from pdecnn.reports.provenance import processor_name
 
 
 class Table(NamedTuple):
@@ -61,7 +62,7 @@ def describe_part(part: dict[str, Any]) -> str:
 def describe_hardware(part: dict[str, Any]) -> str:
     """The device, and the processor beside it."""
     hardware = part["environment"]["hardware"]
-    processor = f"{hardware['processor']} with {hardware['cpu_cores']} cores"
+    processor = processor_name(hardware)
     if hardware["gpu"] is None:
         return processor
     return f"{hardware['gpu']} with {gigabytes(hardware['gpu_bytes'])} GB beside {processor}"

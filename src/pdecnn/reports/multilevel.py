@@ -10,6 +10,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.files import write_atomically, write_json
 from pdecnn.networks.level_transfer import INTERPOLATIONS
 from pdecnn.reports.figures import without_matplotlib_notices
+from pdecnn.reports.provenance import measured_on
 
 JSON_FILE, PAGE_FILE = "multilevel.json", "multilevel.md"
 TITLES = {
@@ -86,7 +87,7 @@ def _section(dataset: str, result: dict[str, Any]) -> list[str]:
     if result["quick"]:
         lines += ["**Quick version: tiny networks, only to see that everything runs.**", ""]
     if "runs" not in result:
-        lines += [_published(rows), _measured_on(result["environment"]) + ".", ""]
+        lines += [_published(rows), measured_on(result["environment"]) + ".", ""]
         return [*lines, *_coarsening_table(rows), "", *_coarsening_verdicts(rows), ""]
     runs = result["runs"]
     lines += [_conditions(result), ""]
@@ -207,15 +208,6 @@ def _published(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _measured_on(environment: dict[str, Any]) -> str:
-    versions, hardware = environment["versions"], environment["hardware"]
-    device = hardware["gpu"] or f"{hardware['processor']} ({hardware['cpu_cores']} cores)"
-    return (
-        f"{device}, torch {versions['torch']}, Python {versions['python']}, "
-        f"{environment['date']}, commit {environment['commit']}"
-    )
-
-
 def _conditions(result: dict[str, Any]) -> str:
     environment, runs = result["environment"], result["runs"]
     training = runs[0]["config"]["training"]
@@ -225,7 +217,7 @@ def _conditions(result: dict[str, Any]) -> str:
     others = "" if load is None else f", load average {load:.1f} at the end"
     return (
         f"`{runs[0]['recipe']}` with and without its levels, seeds {', '.join(map(str, seeds))}, "
-        f"{training['precision']}, {jobs} run(s) at a time{others}. {_measured_on(environment)}. "
+        f"{training['precision']}, {jobs} run(s) at a time{others}. {measured_on(environment)}. "
         f"Seconds are those of training and validation; "
         f"without compiling: the first epoch of a level counted as its median one."
     )

@@ -10,6 +10,7 @@ from pdecnn.experiments.paper import TARGETS, Plan
 from pdecnn.files import write_atomically
 from pdecnn.reports.figures import without_matplotlib_notices
 from pdecnn.reports.paper_text import caption, explain_table, notices, title
+from pdecnn.reports.provenance import device_name
 from pdecnn.reports.results import Result, read_runs
 from pdecnn.reports.table import make_rows, to_csv, to_latex, to_markdown
 
@@ -124,8 +125,7 @@ def _run_list(results: dict[str, Result]) -> list[str]:
 def _describe(result: Result) -> str:
     """Hardware, versions and commit in a line."""
     environment, shared = result.environment, result.num_parallel
-    hardware, versions = environment["hardware"], environment["versions"]
-    device = hardware["gpu"] or f"{hardware['processor']}, {hardware['cpu_cores']} cores"
+    device, versions = device_name(environment["hardware"]), environment["versions"]
     if shared is not None:
         device += f", {shared} run{'s' * (shared > 1)} at a time"
     return (

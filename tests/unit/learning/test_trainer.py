@@ -1,167 +1,25 @@
-"""The training loop: resumable to the bit, deaf to NaN, and it learns."""
+"""The training loop: its seed, its steps, its reports, its end, and it learns."""
 
 import pytest
 import torch
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.batches import training_batches
-from pdecnn.errors import ConfigError, DataError, DivergedError
+from pdecnn.errors import ConfigError, DataError
 from pdecnn.learning import Evaluation, evaluate_network
 from pdecnn.learning import trainer as trainer_module
-from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
 from tests.unit.learning.trainings import (
     DYNAMICS,
-    Poisoned,
+    POLLS_PER_EPOCH,
     assert_same_bits,
     digits,
+    first_step,
     image_set,
     make_network,
     make_trainer,
     run,
     snapshot,
 )
-
-EVERYTHING = {
-    "precision": "bfloat16",
-    "accumulation": 5,
-    "average_decay": 0.8,
-    "clip_norm": 0.5,
-    "schedule": "cosine",
-    "warmup": 0.2,
-    "momentum_convention": "rate_outside",
-    "box": "all",
-}
-TRAININGS = {
-    "float32": {},
-    "bfloat16": {"precision": "bfloat16"},
-    "float16": {"precision": "float16", "epochs": 2},
-    "accumulation": {"accumulation": 5},
-    "average": {"average_decay": 0.8},
-    "everything": EVERYTHING,
-}
-POLLS_PER_EPOCH = 3 + 1 + 3  # batches, before validation, batches of validation
-
-
-class Stop(Exception):
-    pass
-
-
-def stop_at(poll_number):
-    """A poll that raises the n-th time it is asked."""
-    calls = iter(range(1, poll_number + 1))
-
-    def poll():
-        if next(calls) == poll_number:
-            raise Stop
-
-    return poll
-
-
-def new_trainer(settings, seed=0):
-    settings = {"evaluation_batch_size": 16, "epochs": 3, **settings}
-    return make_trainer(make_network("parabolic", seed=seed), **settings)
-
-
-def run_interrupted(settings, stops, folder):
-    """Train, stopping at the given polls; each time another process would go on."""
-    trainer, reports = new_trainer(settings), []
-    for number, stop in enumerate(stops):
-        try:
-            for report in trainer.epochs(poll=stop_at(stop), on_step=lambda: None):
-                reports.append(report)
-        except Stop:
-            pass
-        save_checkpoint(trainer, folder / str(number))
-        # Other weights, other random numbers: all that counts is in the checkpoint.
-        trainer = new_trainer(settings, seed=100 + number)
-        load_checkpoint(trainer, folder / str(number))
-    return trainer, reports + run(trainer)
-
-
-def skip_unless_supported(settings):
-    if settings.get("precision") == "float16":
-        try:
-            with torch.autocast("cpu", dtype=torch.float16):
-                weight = torch.ones(1, 1, 3, 3, requires_grad=True)
-                torch.conv2d(torch.ones(1, 1, 3, 3), weight).sum().backward()
-        except RuntimeError as error:
-            pytest.skip(f"this processor cannot train in float16: {error}")
-
-
-def file_bytes(folder):
-    return {name: (folder / name).read_bytes() for name in FILES}
-
-
-@pytest.mark.parametrize("name", TRAININGS)
-def test_promise_1_a_resumed_training_is_the_undisturbed_one_to_the_bit(name, tmp_path):
-    """Stopped in an epoch, at its end, before and during validation."""
-    settings = TRAININGS[name]
-    skip_unless_supported(settings)
-    trainer = new_trainer(settings)
-    reports = run(trainer)
-    # Stops count from the last resume: after 1 step; 2 more; before validation; in it; an epoch on.
-    stops = (2, 3, 1, 3, POLLS_PER_EPOCH)
-    resumed, resumed_reports = run_interrupted(settings, stops, tmp_path)
-    assert resumed_reports == reports
-    assert len(reports) == trainer.config.epochs
-    assert_same_bits(snapshot(resumed), snapshot(trainer))
-    save_checkpoint(trainer, tmp_path / "undisturbed")
-    save_checkpoint(resumed, tmp_path / "resumed")
-    assert resumed.progress == trainer.progress
-    assert file_bytes(tmp_path / "undisturbed") == file_bytes(tmp_path / "resumed")
-
-
-def test_promise_2_a_training_may_stop_at_every_poll(tmp_path):
-    settings = {"average_decay": 0.8, "epochs": 2}
-    trainer = new_trainer(settings)
-    reports = run(trainer)
-    for stop in range(1, 2 * POLLS_PER_EPOCH + 1):
-        resumed, resumed_reports = run_interrupted(settings, (stop,), tmp_path / str(stop))
-        assert resumed_reports == reports, f"stopped at poll {stop}"
-        assert_same_bits(snapshot(resumed), snapshot(trainer))
-
-
-def test_a_checkpoint_at_the_end_of_an_epoch_goes_on(tmp_path):
-    trainer = new_trainer({})
-    reports = run(trainer)
-    first = new_trainer({})
-    epochs = first.epochs(poll=lambda: None, on_step=lambda: None)
-    assert next(epochs) == reports[0]
-    save_checkpoint(first, tmp_path / "one")
-    resumed = new_trainer({}, seed=7)
-    load_checkpoint(resumed, tmp_path / "one")
-    assert run(resumed) == reports[1:]
-    assert_same_bits(snapshot(resumed), snapshot(trainer))
-
-
-def test_a_finished_training_stays_finished(tmp_path):
-    trainer = new_trainer({"epochs": 1})
-    run(trainer)
-    save_checkpoint(trainer, tmp_path / "end")
-    resumed = new_trainer({"epochs": 1}, seed=7)
-    load_checkpoint(resumed, tmp_path / "end")
-    assert resumed.progress.stopped == "completed"
-    assert run(resumed) == []
-
-
-def test_a_training_with_skipped_steps_is_resumed_to_the_bit(tmp_path):
-    index = int(training_batches(62, 20, seed=0, epoch=0)[1][0])
-
-    def make(seed=0):
-        return make_trainer(
-            make_network(seed=seed), augmentation=Poisoned(index), max_nonfinite_steps=1
-        )
-
-    trainer, first, resumed = make(), make(), make(seed=5)
-    reports = run(trainer)
-    with pytest.raises(Stop):
-        run(first, poll=stop_at(3))
-    assert first.progress.nonfinite_in_row == 1
-    save_checkpoint(first, tmp_path / "c")
-    load_checkpoint(resumed, tmp_path / "c")
-    assert run(resumed) == reports
-    assert reports[0].nonfinite_steps == 1
-    assert_same_bits(snapshot(resumed), snapshot(trainer))
 
 
 def test_promise_24_a_training_is_a_function_of_its_seed_alone():
@@ -194,12 +52,6 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(accumulation):
         found.append(snapshot(trainer))
     for name, tensor in found[0].items():
         torch.testing.assert_close(found[1][name], tensor, rtol=1e-10, atol=1e-13)
-
-
-def first_step(trainer):
-    trainer.begin_epoch()
-    trainer.step()
-    trainer.synchronize()
 
 
 def test_weights_may_be_frozen_and_thawed_between_epochs():
@@ -249,172 +101,6 @@ def test_promise_27_recomputation_counts_a_batch_once(backprop):
     run(trainer)
     for part in (trainer.network.opening, *trainer.network.connectors):
         assert int(part.normalization.num_batches_tracked) == 3
-
-
-def poisoned_trainer(max_nonfinite_steps=0, step=1, **settings):
-    """The batch of that step, counted from 0, has an image that is NaN."""
-    index = int(training_batches(62, 20, seed=0, epoch=0)[step][4])
-    return make_trainer(
-        make_network("parabolic"),
-        augmentation=Poisoned(index),
-        max_nonfinite_steps=max_nonfinite_steps,
-        **settings,
-    )
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("accumulation", [1, 5])
-def test_promise_18_a_nan_in_one_image_reaches_nothing(precision, accumulation):
-    """Weights, velocity, statistics, average and sums are as before the step."""
-    skip_unless_supported({"precision": precision})
-    trainer = poisoned_trainer(precision=precision, accumulation=accumulation, average_decay=0.9)
-    before = []
-    with pytest.raises(DivergedError, match="not finite"):
-        run(trainer, on_step=lambda: before.append(snapshot(trainer)))
-    assert len(before) == 1
-    assert_same_bits(snapshot(trainer), before[0])
-    assert trainer.progress.step == 1
-    assert trainer.progress.nonfinite_steps == 1
-    assert trainer.progress.overflow_steps == 0
-
-
-def test_divergence_names_step_rate_and_largest_weight():
-    trainer = poisoned_trainer(learning_rates=(0.03125, 0.01, 0.001))
-    with pytest.raises(DivergedError) as caught:
-        run(trainer)
-    largest = max(float(w.detach().abs().max()) for w in trainer.network.parameters())
-    message = str(caught.value)
-    assert "step 2 " in message
-    assert "learning rate 0.03125" in message
-    assert f"largest weight {largest:.3g}" in message
-    assert "max_nonfinite_steps" in message
-    assert "\n" not in message
-
-
-def test_allowed_nonfinite_steps_are_skipped_and_the_training_goes_on():
-    trainer = poisoned_trainer(max_nonfinite_steps=2)
-    reports = run(trainer)
-    assert [report.nonfinite_steps for report in reports] == [1, 1, 1]
-    assert trainer.progress.nonfinite_in_row == 0
-    # The same training by hand, without the poisoned step.
-    other = make_trainer(
-        make_network("parabolic"), augmentation=Augmentation(flip=False, padding=0)
-    )
-    for epoch in range(3):
-        for batch in range(3):
-            if (epoch, batch) != (0, 1):
-                other.progress.epoch, other.progress.batch = epoch, batch
-                other.progress.step = 3 * epoch + batch
-                first_step(other)
-    other.sums.zero_()
-    assert_same_bits(snapshot(trainer), snapshot(other))
-
-
-def test_skipped_steps_do_not_count_in_the_reported_means():
-    trainer = poisoned_trainer(max_nonfinite_steps=1, epochs=1)
-    counts = []
-    run(trainer, on_step=lambda: counts.append(float(trainer.sums[5])))
-    assert counts == [20, 20, 40]
-
-
-def test_promise_18_nonfinite_steps_in_a_row_end_the_training():
-    trainer = make_trainer(max_nonfinite_steps=2)
-    with torch.no_grad():
-        trainer.network.opening.convolution.stencil[0] = float("nan")
-    steps = []
-    before = snapshot(trainer)
-    with pytest.raises(DivergedError, match=r"step 3 .*largest weight nan"):
-        run(trainer, on_step=lambda: steps.append(trainer.progress.nonfinite_in_row))
-    assert steps == [1, 2]
-    assert trainer.progress.nonfinite_steps == 3
-    after = snapshot(trainer)
-    assert all(torch.equal(after[k].nan_to_num(7), before[k].nan_to_num(7)) for k in before)
-
-
-def test_good_steps_in_between_start_the_count_anew():
-    trainer = make_trainer(max_nonfinite_steps=1, epochs=1)
-    trainer.progress.nonfinite_in_row = 1
-    run(trainer)
-    assert trainer.progress.nonfinite_in_row == 0
-
-
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_a_gradient_that_is_not_finite_counts_though_the_loss_is(value):
-    trainer = make_trainer()
-    trainer.network.classifier.bias.register_hook(lambda gradient: gradient * value)
-    before = snapshot(trainer)
-    with pytest.raises(DivergedError, match="step 1"):
-        run(trainer)
-    assert_same_bits(snapshot(trainer), before)
-
-
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_leaving_the_grid_of_exact_reversal_counts_as_not_finite(precision):
-    skip_unless_supported({"precision": precision})
-    network = make_network(backprop="exact")
-    trainer = make_trainer(network, max_nonfinite_steps=1, accumulation=2, precision=precision)
-    with torch.no_grad():
-        network.opening.normalization.weight.fill_(1e5)
-    before = snapshot(trainer)
-    steps = []
-    with pytest.raises(DivergedError, match=r"step 2 .*exact reversal.*max_nonfinite_steps"):
-        run(trainer, on_step=lambda: steps.append(trainer.progress.nonfinite_steps))
-    assert steps == [1]
-    assert_same_bits(snapshot(trainer), before)
-
-
-@pytest.fixture
-def float16_trainer():
-    skip_unless_supported({"precision": "float16"})
-    return make_trainer(make_network("parabolic"), precision="float16", epochs=1)
-
-
-def test_promise_19_a_float16_overflow_halves_the_scale_and_is_counted(float16_trainer):
-    trainer = float16_trainer
-    before = snapshot(trainer)
-    trainer.loss_scale.value.fill_(2.0**60)
-    first_step(trainer)
-    assert trainer.progress.overflow_steps == 1
-    assert trainer.progress.nonfinite_steps == 0
-    assert trainer.loss_scale.value == 2.0**59
-    assert_same_bits(snapshot(trainer), before)
-    trainer.loss_scale.value.fill_(2.0**10)
-    first_step(trainer)
-    assert trainer.progress.overflow_steps == 1
-    assert not torch.equal(
-        snapshot(trainer)["weights/classifier.weight"], before["weights/classifier.weight"]
-    )
-
-
-def test_the_loss_scale_does_not_change_the_update(float16_trainer):
-    """Powers of two: only what would have underflowed differs."""
-    found = []
-    for scale in (2.0**8, 2.0**12):
-        trainer = make_trainer(make_network("parabolic"), precision="float16", clip_norm=0.1)
-        trainer.loss_scale.value.fill_(scale)
-        first_step(trainer)
-        found.append(snapshot(trainer))
-    for name, tensor in found[0].items():
-        torch.testing.assert_close(found[1][name], tensor, rtol=1e-2, atol=1e-4)
-
-
-def test_promise_19_an_overflow_at_the_smallest_scale_ends_the_training(float16_trainer):
-    trainer = float16_trainer
-    trainer.loss_scale.value.fill_(1.0)
-    trainer.network.classifier.weight.register_hook(lambda gradient: gradient * float("inf"))
-    before = snapshot(trainer)
-    with pytest.raises(DivergedError, match="bfloat16"):
-        run(trainer)
-    assert trainer.progress.overflow_steps == 1
-    assert_same_bits(snapshot(trainer), before)
-
-
-def test_overflows_are_reported(float16_trainer):
-    trainer = float16_trainer
-    trainer.loss_scale.value.fill_(2.0**40)
-    report = run(trainer)[-1]
-    assert report.overflow_steps == trainer.progress.overflow_steps >= 1
-    assert report.nonfinite_steps == 0
 
 
 def script_validation(monkeypatch, accuracies):

@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from functools import cache
 
+import pytest
 import torch
 
 import pdecnn
@@ -27,6 +28,8 @@ MODES = [
     ("second_order", "exact"),
 ]
 NUM_TRAIN, NUM_VALIDATION = 62, 40
+# Batches, before validation, batches of validation: of 20 and 16 images.
+POLLS_PER_EPOCH = 3 + 1 + 3
 
 
 @cache
@@ -73,6 +76,12 @@ def run(trainer, poll=lambda: None, on_step=lambda: None):
     return list(trainer.epochs(poll=poll, on_step=on_step))
 
 
+def first_step(trainer):
+    trainer.begin_epoch()
+    trainer.step()
+    trainer.synchronize()
+
+
 def snapshot(trainer):
     """Everything a training goes on from, copied."""
     tensors = {f"weights/{k}": v for k, v in trainer.network.state_dict().items()}
@@ -104,6 +113,16 @@ class Poisoned(Augmentation):
         if epoch in epochs:
             images[indices == index] = float("nan")
         return images
+
+
+def skip_unless_supported(settings):
+    if settings.get("precision") == "float16":
+        try:
+            with torch.autocast("cpu", dtype=torch.float16):
+                weight = torch.ones(1, 1, 3, 3, requires_grad=True)
+                torch.conv2d(torch.ones(1, 1, 3, 3), weight).sum().backward()
+        except RuntimeError as error:
+            pytest.skip(f"this processor cannot train in float16: {error}")
 
 
 def field_names(cls):

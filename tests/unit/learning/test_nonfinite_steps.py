@@ -1,0 +1,184 @@
+"""Steps that are not finite reach nothing, are counted, and in a row end the training."""
+
+import pytest
+import torch
+
+from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.batches import training_batches
+from pdecnn.errors import DivergedError
+from tests.unit.learning.trainings import (
+    Poisoned,
+    assert_same_bits,
+    first_step,
+    make_network,
+    make_trainer,
+    run,
+    skip_unless_supported,
+    snapshot,
+)
+
+
+def poisoned_trainer(max_nonfinite_steps=0, step=1, **settings):
+    """The batch of that step, counted from 0, has an image that is NaN."""
+    index = int(training_batches(62, 20, seed=0, epoch=0)[step][4])
+    return make_trainer(
+        make_network("parabolic"),
+        augmentation=Poisoned(index),
+        max_nonfinite_steps=max_nonfinite_steps,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("accumulation", [1, 5])
+def test_promise_18_a_nan_in_one_image_reaches_nothing(precision, accumulation):
+    """Weights, velocity, statistics, average and sums are as before the step."""
+    skip_unless_supported({"precision": precision})
+    trainer = poisoned_trainer(precision=precision, accumulation=accumulation, average_decay=0.9)
+    before = []
+    with pytest.raises(DivergedError, match="not finite"):
+        run(trainer, on_step=lambda: before.append(snapshot(trainer)))
+    assert len(before) == 1
+    assert_same_bits(snapshot(trainer), before[0])
+    assert trainer.progress.step == 1
+    assert trainer.progress.nonfinite_steps == 1
+    assert trainer.progress.overflow_steps == 0
+
+
+def test_divergence_names_step_rate_and_largest_weight():
+    trainer = poisoned_trainer(learning_rates=(0.03125, 0.01, 0.001))
+    with pytest.raises(DivergedError) as caught:
+        run(trainer)
+    largest = max(float(w.detach().abs().max()) for w in trainer.network.parameters())
+    message = str(caught.value)
+    assert "step 2 " in message
+    assert "learning rate 0.03125" in message
+    assert f"largest weight {largest:.3g}" in message
+    assert "max_nonfinite_steps" in message
+    assert "\n" not in message
+
+
+def test_allowed_nonfinite_steps_are_skipped_and_the_training_goes_on():
+    trainer = poisoned_trainer(max_nonfinite_steps=2)
+    reports = run(trainer)
+    assert [report.nonfinite_steps for report in reports] == [1, 1, 1]
+    assert trainer.progress.nonfinite_in_row == 0
+    # The same training by hand, without the poisoned step.
+    other = make_trainer(
+        make_network("parabolic"), augmentation=Augmentation(flip=False, padding=0)
+    )
+    for epoch in range(3):
+        for batch in range(3):
+            if (epoch, batch) != (0, 1):
+                other.progress.epoch, other.progress.batch = epoch, batch
+                other.progress.step = 3 * epoch + batch
+                first_step(other)
+    other.sums.zero_()
+    assert_same_bits(snapshot(trainer), snapshot(other))
+
+
+def test_skipped_steps_do_not_count_in_the_reported_means():
+    trainer = poisoned_trainer(max_nonfinite_steps=1, epochs=1)
+    counts = []
+    run(trainer, on_step=lambda: counts.append(float(trainer.sums[5])))
+    assert counts == [20, 20, 40]
+
+
+def test_promise_18_nonfinite_steps_in_a_row_end_the_training():
+    trainer = make_trainer(max_nonfinite_steps=2)
+    with torch.no_grad():
+        trainer.network.opening.convolution.stencil[0] = float("nan")
+    steps = []
+    before = snapshot(trainer)
+    with pytest.raises(DivergedError, match=r"step 3 .*largest weight nan"):
+        run(trainer, on_step=lambda: steps.append(trainer.progress.nonfinite_in_row))
+    assert steps == [1, 2]
+    assert trainer.progress.nonfinite_steps == 3
+    after = snapshot(trainer)
+    assert all(torch.equal(after[k].nan_to_num(7), before[k].nan_to_num(7)) for k in before)
+
+
+def test_good_steps_in_between_start_the_count_anew():
+    trainer = make_trainer(max_nonfinite_steps=1, epochs=1)
+    trainer.progress.nonfinite_in_row = 1
+    run(trainer)
+    assert trainer.progress.nonfinite_in_row == 0
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_gradient_that_is_not_finite_counts_though_the_loss_is(value):
+    trainer = make_trainer()
+    trainer.network.classifier.bias.register_hook(lambda gradient: gradient * value)
+    before = snapshot(trainer)
+    with pytest.raises(DivergedError, match="step 1"):
+        run(trainer)
+    assert_same_bits(snapshot(trainer), before)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_leaving_the_grid_of_exact_reversal_counts_as_not_finite(precision):
+    skip_unless_supported({"precision": precision})
+    network = make_network(backprop="exact")
+    trainer = make_trainer(network, max_nonfinite_steps=1, accumulation=2, precision=precision)
+    with torch.no_grad():
+        network.opening.normalization.weight.fill_(1e5)
+    before = snapshot(trainer)
+    steps = []
+    with pytest.raises(DivergedError, match=r"step 2 .*exact reversal.*max_nonfinite_steps"):
+        run(trainer, on_step=lambda: steps.append(trainer.progress.nonfinite_steps))
+    assert steps == [1]
+    assert_same_bits(snapshot(trainer), before)
+
+
+@pytest.fixture
+def float16_trainer():
+    skip_unless_supported({"precision": "float16"})
+    return make_trainer(make_network("parabolic"), precision="float16", epochs=1)
+
+
+def test_promise_19_a_float16_overflow_halves_the_scale_and_is_counted(float16_trainer):
+    trainer = float16_trainer
+    before = snapshot(trainer)
+    trainer.loss_scale.value.fill_(2.0**60)
+    first_step(trainer)
+    assert trainer.progress.overflow_steps == 1
+    assert trainer.progress.nonfinite_steps == 0
+    assert trainer.loss_scale.value == 2.0**59
+    assert_same_bits(snapshot(trainer), before)
+    trainer.loss_scale.value.fill_(2.0**10)
+    first_step(trainer)
+    assert trainer.progress.overflow_steps == 1
+    assert not torch.equal(
+        snapshot(trainer)["weights/classifier.weight"], before["weights/classifier.weight"]
+    )
+
+
+def test_the_loss_scale_does_not_change_the_update(float16_trainer):
+    """Powers of two: only what would have underflowed differs."""
+    found = []
+    for scale in (2.0**8, 2.0**12):
+        trainer = make_trainer(make_network("parabolic"), precision="float16", clip_norm=0.1)
+        trainer.loss_scale.value.fill_(scale)
+        first_step(trainer)
+        found.append(snapshot(trainer))
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=1e-2, atol=1e-4)
+
+
+def test_promise_19_an_overflow_at_the_smallest_scale_ends_the_training(float16_trainer):
+    trainer = float16_trainer
+    trainer.loss_scale.value.fill_(1.0)
+    trainer.network.classifier.weight.register_hook(lambda gradient: gradient * float("inf"))
+    before = snapshot(trainer)
+    with pytest.raises(DivergedError, match="bfloat16"):
+        run(trainer)
+    assert trainer.progress.overflow_steps == 1
+    assert_same_bits(snapshot(trainer), before)
+
+
+def test_overflows_are_reported(float16_trainer):
+    trainer = float16_trainer
+    trainer.loss_scale.value.fill_(2.0**40)
+    report = run(trainer)[-1]
+    assert report.overflow_steps == trainer.progress.overflow_steps >= 1
+    assert report.nonfinite_steps == 0

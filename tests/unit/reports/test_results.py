@@ -1,0 +1,92 @@
+"""A damaged run is named in a sentence, and all the rest is drawn."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from pdecnn.experiments.paper import make_plan
+from pdecnn.files import write_json
+from pdecnn.reports import draw_paper
+from pdecnn.reports.paper_figures import draw_target
+from pdecnn.reports.results import read_runs
+from pdecnn.reports.style import journal_style
+from tests.paper_results import make_results
+from tests.unit.reports.test_figures import words
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def without(*keys):
+    def remove(path):
+        values = json.loads(path.read_bytes())
+        inner = values
+        for key in keys[:-1]:
+            inner = inner[key]
+        del inner[keys[-1]]
+        write_json(path, values)
+
+    return remove
+
+
+DAMAGE = [
+    ("environment.json", cut, "environment.json: damaged"),
+    ("environment.json", Path.unlink, "environment.json: damaged"),
+    ("environment.json", without("hardware"), "environment.json: damaged (it lacks hardware.gpu)"),
+    ("summary.json", without("num_weights"), "summary.json: damaged (it lacks num_weights)"),
+    ("summary.json", without("test", "confusion"), "(it lacks test.confusion)"),
+    ("summary.json", without("class_names"), "(it lacks class_names)"),
+    ("summary.json", cut, "summary.json: cannot be read"),
+    ("training_evaluation.json", cut, "not finished"),
+    ("training_evaluation.json", lambda path: path.write_text("null"), "not finished"),
+    ("predictions.safetensors", cut, "predictions.safetensors: cannot be read"),
+    ("predictions.safetensors", Path.unlink, "predictions.safetensors: cannot be read"),
+    ("metrics.jsonl", cut, "metrics.jsonl: "),
+    ("metrics.jsonl", Path.unlink, "metrics.jsonl: damaged (0 of 4 epochs)"),
+    ("metrics.jsonl", lambda path: path.write_text("{}\n" * 4), "it lacks validation_accuracy"),
+    ("config.json", cut, "config.json: cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "reason"), DAMAGE)
+def test_a_damaged_run_is_named_and_the_rest_is_drawn(tmp_path, name, damage, reason):
+    plan = make_plan("table1", quick=True, num_seeds=1, datasets=["stl10"])
+    make_results(plan, tmp_path / "runs")
+    damaged = "hamiltonian_stl10-seed0"
+    damage(tmp_path / "runs" / damaged / name)
+    failures = draw_paper(plan, tmp_path, {}).failures
+    assert list(failures) == [damaged]
+    assert reason in failures[damaged]
+    assert "\n" not in failures[damaged]
+    assert f"- `{damaged}`: {failures[damaged]}" in (tmp_path / "README.md").read_text()
+    rows = list(csv.DictReader((tmp_path / "table1.csv").read_text().splitlines()))
+    assert [row["seeds"] for row in rows] == ["1", "0", "1", "1", "1"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, cut, lambda path: path.write_text('{"epoch": 1, "seconds": 2}\n' * 3)],
+)
+def test_a_damaged_time_is_unknown(tmp_path, damage):
+    plan = make_plan("table1", quick=True, num_seeds=1, datasets=["stl10"])
+    make_results(plan, tmp_path / "runs")
+    damage(tmp_path / "runs" / "hamiltonian_stl10-seed0" / "timing.jsonl")
+    assert draw_paper(plan, tmp_path, {}).failures == {}
+    page = (tmp_path / "table1.md").read_text()
+    assert "| hamiltonian_stl10-seed0 | 78.00 | 4 of 4 | float32 | unknown |" in page
+    assert "| parabolic_stl10-seed0 | 77.00 | 4 of 4 | float32 | 6 s |" in page
+
+
+@pytest.mark.parametrize("target", ["figure1", "figure2", "figure3", "figure4"])
+def test_figures_are_drawn_without_a_damaged_run(tmp_path, target):
+    plan = make_plan(target, quick=True, num_seeds=1)
+    make_results(plan, tmp_path / "runs")
+    for path in (tmp_path / "runs").glob("hamiltonian_*-seed0/environment.json"):
+        cut(path)
+    results, failures = read_runs(plan, tmp_path / "runs")
+    assert set(failures) == {name for name in plan.runs if "hamiltonian" in name}
+    with journal_style():
+        assert "missing" in " ".join(words(draw_target(target, plan, results)))
