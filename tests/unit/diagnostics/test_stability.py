@@ -1,7 +1,10 @@
 """Verdicts in plain words: what is proved is called so, and nothing else is."""
 
+from copy import deepcopy
+
 import pytest
 import torch
+from torch.nn.utils.parametrizations import weight_norm
 
 from pdecnn.diagnostics import block_stability, network_stability, spectrum, system_jacobian
 from pdecnn.diagnostics.verdict import VERDICTS
@@ -246,3 +249,35 @@ def test_every_verdict_says_why(integrator):
     assert verdict.reason
     assert verdict.theorem
     assert verdict.assumptions
+
+
+@pytest.mark.parametrize("integrator", ["forward_euler", "leapfrog"])
+def test_weight_norm_does_not_hide_a_scale(integrator):
+    layer = equations.make_layer(channels=2, activation="identity", affine=True)
+    with torch.no_grad():
+        layer.normalization.scale.fill_(100.0)
+    features = make_features(channels=2, size=SIZE, dimension=1)
+    options = {"step_size": 0.2, "num_steps": 3}
+    plain = block_stability(equations.make_block(integrator, [layer], **options), features)
+    weight_norm(layer.convolution, "stencil")
+    found = block_stability(equations.make_block(integrator, [layer], **options), features)
+    assert plain.verdict.name == found.verdict.name == "unstable"
+    for step, twin in zip(found.steps, plain.steps, strict=True):
+        assert (step.guaranteed_bound or 0) == pytest.approx(twin.guaranteed_bound or 0, rel=1e-6)
+
+
+@pytest.mark.parametrize("change", ["activation", "affine"])
+def test_steps_with_equal_weights_but_other_functions_are_not_constant_in_time(change):
+    layer = equations.make_layer(channels=2, activation="identity")
+    if change == "activation":
+        steep = Activation(name="steep", function=lambda x: 900 * x, slope_range=(900, 900))
+        other = deepcopy(layer)
+        other.activation = steep
+    else:
+        other = equations.make_layer(channels=2, activation="identity", affine=True)
+        other.convolution = deepcopy(layer.convolution)
+    block = equations.make_block("leapfrog", [layer, other] * 5, step_size=0.1, num_steps=10)
+    features = make_features(channels=2, size=SIZE, dimension=1)
+    found = verdict_of(block, features)
+    assert found.name != "bounded"
+    assert "the weights are constant in time" in found.failing
