@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors import safe_open
+from torch import Tensor
 
 from pdecnn.data.stored_images import LARGEST_IN_MEMORY
 from pdecnn.errors import DataError
@@ -55,9 +56,8 @@ class ArrayFiles:
             if self.is_folder:
                 return self._open(name)
             if self.place.suffix == ".safetensors":
-                with safe_open(self.place, framework="np") as file:
-                    tensor: Array = file.get_tensor(name)
-                    return tensor
+                with safe_open(self.place, framework="pt") as file:
+                    return _to_numpy(file.get_tensor(name))
             with zipfile.ZipFile(self.place) as archive:
                 shape, dtype = _zipped_header(archive, name)
                 # Numpy would take the memory that a header asks for before it reads on.
@@ -68,11 +68,9 @@ class ArrayFiles:
                     return array
 
     def class_names(self) -> tuple[str, ...] | None:
-        """What `class_names.txt` of a folder, or the texts `class_names` of a file say."""
-        if self.is_folder:
-            path = self.place / "class_names.txt"
-            if not path.is_file():
-                return None
+        """What `class_names.txt` of a folder, or the texts in the array `class_names` say."""
+        path = self.place / "class_names.txt"
+        if self.is_folder and path.is_file():
             with self._reading(path):
                 lines = path.read_text(encoding="utf-8").splitlines()
             return tuple(line.strip() for line in lines if line.strip())
@@ -123,6 +121,15 @@ class ArrayFiles:
             raise DataError(
                 f"{path}: cannot be read as arrays ({reason}); save it again, without objects"
             ) from error
+
+
+def _to_numpy(tensor: Tensor) -> Array:
+    """The tensor as an array; as float32 where numpy has no such numbers, bfloat16 for one."""
+    try:
+        array: Array = tensor.numpy()
+    except TypeError:
+        array = tensor.float().numpy()
+    return array
 
 
 def _check_header_length(path: Path) -> None:

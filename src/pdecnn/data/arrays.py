@@ -13,7 +13,7 @@ from pdecnn.data.split import hold_out_test
 from pdecnn.data.stored_images import LARGEST_IN_MEMORY, StoredImages
 from pdecnn.errors import DataError
 
-_PARTS = ("train", "validation", "test")
+_PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 _AT_A_TIME = 1024
 
 
@@ -43,6 +43,8 @@ def read_arrays(place: Path | str, *, stream: bool | None = None) -> DataSet:
     files = ArrayFiles(Path(place))
     class_names = _class_names(files)
     arrays = {part: (files.read(x), x, y) for part, (x, y) in _find_parts(files).items()}
+    for array, x, _ in arrays.values():
+        _with_channels(array.shape, files.path(x))
     if stream is None:
         stream = sum(array.nbytes for array, _, _ in arrays.values()) > LARGEST_IN_MEMORY
     if stream and not files.is_folder:
@@ -76,7 +78,11 @@ def _find_parts(files: ArrayFiles) -> dict[str, tuple[str, str]]:
     if "x" in names:
         parts = {"train": ("x", "y")}
     else:
-        parts = {part: (f"x_{part}", f"y_{part}") for part in _PARTS if f"x_{part}" in names}
+        parts = {
+            part: (f"x_{name}", f"y_{name}")
+            for name, part in _PARTS.items()
+            if f"x_{name}" in names
+        }
     if "train" not in parts:
         found = ", ".join(sorted(names)) or "none"
         raise DataError(
@@ -86,6 +92,14 @@ def _find_parts(files: ArrayFiles) -> dict[str, tuple[str, str]]:
     for x, y in parts.values():
         if y not in names:
             raise DataError(f"{files.place}: holds {x} but not {y}, its labels; save both")
+    used = {x for x, _ in parts.values()}
+    for name in sorted(names - used):
+        # What has labels is meant as a part, and would be left out without a word.
+        if name.startswith("x_") and f"y_{name.removeprefix('x_')}" in names:
+            raise DataError(
+                f"{files.place}: holds {name} beside {', '.join(sorted(used))}; call the parts "
+                f"x_train, x_validation and x_test, each once"
+            )
     return parts
 
 
@@ -105,6 +119,8 @@ def _class_names(files: ArrayFiles) -> tuple[str, ...]:
             f"{files.place}: has labels up to {largest} and {len(names)} class names; there must "
             f"be at least 2 classes, and a name for each"
         )
+    if len(set(names)) < len(names):
+        raise DataError(f"{files.place}: has two classes of one name; give each its own")
     return names
 
 

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 MAX_PIXELS = 50_000_000
 _MODES = {1: "L", 3: "RGB"}
+_WARNING_FILTERS = Lock()
 
 
 def read_image(path: Path | str, channels: int, size: tuple[int, int] | None = None) -> Tensor:
@@ -46,17 +48,25 @@ def _read(
     if channels not in _MODES:
         raise DataError(f"image files have 1 or 3 channels, but the network takes {channels}")
     try:
-        with warnings.catch_warnings(), open_file() as stream:
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(stream, formats=FORMATS) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise Image.DecompressionBombError
-                pixels = _decode(image, _MODES[channels], size)
+        with open_file() as stream, _open(stream) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise Image.DecompressionBombError
+            pixels = _decode(image, _MODES[channels], size)
     # On a damaged file the decoders raise nearly anything, struct.error and KeyError included.
     except Exception as error:
         raise DataError(f"{name}: {_complaint(error)}") from error
     tensor = torch.from_numpy(pixels)
     return tensor.unsqueeze(0) if channels == 1 else tensor.permute(2, 0, 1).contiguous()
+
+
+def _open(stream: BinaryIO) -> "OpenImage":
+    """The image with its header read, where Pillow warns of too many pixels: an error here."""
+    from PIL import Image
+
+    # Filters are the whole process's: threads that overlap here would leave them changed.
+    with _WARNING_FILTERS, warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        return Image.open(stream, formats=FORMATS)
 
 
 def _decode(image: "OpenImage", mode: str, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:

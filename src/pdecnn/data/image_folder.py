@@ -167,13 +167,18 @@ class _Scan:
         if not self.complaints:
             return
         lines = [
-            f"  {path.relative_to(self.root)}: {complaint}"
+            f"  {_printable(path.relative_to(self.root))}: {complaint}"
             for path, complaint in sorted(self.complaints.items())
         ]
         raise BadFilesError(
             f"{self.root}: {len(lines)} files or folders cannot be used ({num_listed:,} were "
             f"looked into); mend or remove them:\n" + "\n".join(lines)
         )
+
+
+def _printable(path: Path) -> str:
+    """The path on one line: what moves or colours a terminal is written as an escape."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
 
 
 def _is_meant(name: str) -> bool:

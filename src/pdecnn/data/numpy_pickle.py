@@ -1,8 +1,8 @@
 """The arrays, lists and texts of a python pickle, by an unpickler that can call nothing else.
 
 The python version of CIFAR is a pickle of a dictionary. A pickle may name any function of any
-module and have it called; this one knows three names, those by which numpy pickles an array, and
-what it puts in their place are classes of its own: numpy itself is never called by a file.
+module and have it called; this one knows few names, those by which numpy pickles an array in any
+protocol, and what it puts in their place are classes of its own: numpy is never called by a file.
 """
 
 import io
@@ -62,22 +62,52 @@ class _Array:
         return np.frombuffer(content, np.uint8).reshape(self.shape, order=order)
 
 
+class _BufferedArray(_Array):
+    """An array as protocol 5 has it: the bytes first, then what they mean."""
+
+    def __init__(self, content: object, dtype: object, shape: object, order: object) -> None:
+        super().__init__()
+        if order not in ("C", "F"):
+            raise ValueError("an array in it is neither by rows nor by columns")
+        self.__setstate__((1, shape, dtype, order == "F", content))
+
+
+class _Bytes(bytes):
+    """Bytes as protocol 2 has them: a text of the letters of these codes."""
+
+    def __new__(cls, text: str, encoding: str) -> "_Bytes":
+        if not isinstance(text, str) or encoding != "latin1":
+            raise ValueError("bytes in it are not written as Python writes them")
+        return super().__new__(cls, text, "latin1")
+
+    def __setstate__(self, state: object) -> None:
+        """Bytes have none, nor has this class: a pickle could change it otherwise."""
+        raise ValueError("bytes in it have a state")
+
+
 _KNOWN: dict[tuple[str, str], type] = {
     ("numpy", "dtype"): _Dtype,
     ("numpy", "ndarray"): _Array,
     ("numpy.core.multiarray", "_reconstruct"): _Array,
     ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy.core.numeric", "_frombuffer"): _BufferedArray,
+    ("numpy._core.numeric", "_frombuffer"): _BufferedArray,
+    ("_codecs", "encode"): _Bytes,
 }
 
 
-def _refuse_bytearray(_: object) -> None:
-    """Python's own unpickler, too, would take the memory that a file asks for here."""
-    raise pickle.UnpicklingError("it holds a bytearray")
+def _load_bytearray(unpickler: Any) -> None:
+    """As bytes: Python's own unpickler, too, would take the memory that a file asks for here."""
+    length = int.from_bytes(unpickler.read(8), "little")
+    content = unpickler.read(length)
+    if len(content) < length:
+        raise pickle.UnpicklingError("it ends within an array")
+    unpickler.append(content)
 
 
 # Python's own unpickler, not the one in C, which takes as much memory as a file asks for.
 class _Unpickler(pickle._Unpickler):
-    dispatch = pickle._Unpickler.dispatch | {pickle.BYTEARRAY8[0]: _refuse_bytearray}
+    dispatch = pickle._Unpickler.dispatch | {pickle.BYTEARRAY8[0]: _load_bytearray}
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _KNOWN:

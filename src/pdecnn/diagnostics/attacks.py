@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pdecnn.checks import check_count, check_number, check_positive
-from pdecnn.errors import unknown_name
+from pdecnn.errors import ConfigError, unknown_name
 
 NORMS = ("linf", "l2")
 Classifier = Callable[[Tensor], Tensor]
@@ -88,6 +88,11 @@ def _loss_gradient(scores: Classifier, pixels: Tensor, labels: Tensor) -> Tensor
     leaf = pixels.detach().clone().requires_grad_()
     with torch.enable_grad():
         loss = functional.cross_entropy(scores(leaf), labels, reduction="sum")
+    if not loss.requires_grad:
+        raise ConfigError(
+            "the scores have no gradient with respect to the pixels, so there is nothing to attack "
+            "along; take a differentiable classifier, outside of torch.inference_mode"
+        )
     (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
 

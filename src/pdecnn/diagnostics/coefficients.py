@@ -91,13 +91,14 @@ class BlockCoefficients:
     """The learned PDE of a block: the operators of each step, in time order."""
 
     steps: tuple[tuple[OperatorCoefficients, ...], ...]
+    """Empty: a layer of one's own, or a stencil of more than 3 points, has no known ones."""
 
     @property
     def shares(self) -> dict[str, float]:
-        """The mean of the operators' shares."""
+        """The mean of the operators' shares; all 0 where none are known."""
         operators = [operator for step in self.steps for operator in step]
         return {
-            kind: sum(operator.shares[kind] for operator in operators) / len(operators)
+            kind: sum(operator.shares[kind] for operator in operators) / max(len(operators), 1)
             for kind in KINDS
         }
 
@@ -147,6 +148,19 @@ def operator_coefficients(
         )
         for name, part in layer.named_children()
         if isinstance(part, Convolution)
+    )
+
+
+def has_coefficients(block: Block) -> bool:
+    """Whether every layer is made of K, N and sigma and every K has a 3-point stencil."""
+    return all(
+        isinstance(layer, AbstractLayer)
+        and all(
+            part.stencil_size == (3,) * part.dimension
+            for part in layer.children()
+            if isinstance(part, Convolution)
+        )
+        for layer in block.layers
     )
 
 

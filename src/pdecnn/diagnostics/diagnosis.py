@@ -5,10 +5,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pdecnn.diagnostics.coefficients import BlockCoefficients, block_coefficients
+from pdecnn.diagnostics.coefficients import (
+    BlockCoefficients,
+    block_coefficients,
+    has_coefficients,
+)
 from pdecnn.diagnostics.energy import EnergyCurves, energy_curves
 from pdecnn.diagnostics.inputs import block_inputs
-from pdecnn.diagnostics.latex import pde_latex
+from pdecnn.diagnostics.latex import has_equation, pde_latex
 from pdecnn.diagnostics.reversibility import ReversalErrors, block_reversibility
 from pdecnn.diagnostics.spectra import DENSE_SIZE
 from pdecnn.diagnostics.stability import BlockStability, block_stability
@@ -33,7 +37,7 @@ class BlockDiagnosis:
     """In float64, float32 and bfloat16; empty: the block cannot be run backwards."""
     coefficients: BlockCoefficients
     latex: tuple[str, ...]
-    """The PDE of each step, terms below `LATEX_THRESHOLD` left out."""
+    """The PDE of each step, terms below `LATEX_THRESHOLD` left out; empty: it is not known."""
 
 
 def diagnose_block(
@@ -51,10 +55,13 @@ def diagnose_block(
         ),
         energy=energy_curves(block, features),
         reversibility=tuple(block_reversibility(block, features)) if reversible else (),
-        coefficients=block_coefficients(block, size),
+        coefficients=block_coefficients(block, size)
+        if has_coefficients(block)
+        else BlockCoefficients(steps=()),
         latex=tuple(
             pde_latex(block, size, step=step, threshold=LATEX_THRESHOLD)
             for step in range(block.num_steps)
+            if has_equation(block)
         ),
     )
 

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod, sqrt
 
-import torch
 from torch import nn
 
-from pdecnn.diagnostics.jacobians import frozen_copy
 from pdecnn.diagnostics.spectra import DENSE_SIZE, NormBounds, convolution_norm
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.integrators import (
@@ -94,12 +92,20 @@ def scaled_norm(
 
 def scaled_convolution(layer: AbstractLayer) -> Convolution:
     """S^(1/2) K as a convolution of its own; |S| where a scale is negative."""
-    convolution = frozen_copy(layer.convolution)
+    given = layer.convolution
+    stencil = given.stencil.detach().double()
     if isinstance(layer.normalization, ChannelAffine):
         root = layer.normalization.scale.detach().double().abs().sqrt()
-        stencil = convolution.stencil
-        with torch.no_grad():
-            stencil.mul_(root.view(-1, *(1,) * (stencil.dim() - 1)))
+        stencil = stencil * root.view(-1, *(1,) * (stencil.dim() - 1))
+    # A new one: the stencil of a weight-normalised K is computed, and cannot be written to.
+    convolution = Convolution(
+        given.in_channels,
+        given.out_channels,
+        stencil_size=given.stencil_size,
+        dimension=given.dimension,
+        device="meta",
+    )
+    convolution.stencil = nn.Parameter(stencil, requires_grad=False)
     return convolution
 
 

@@ -5,13 +5,18 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from pdecnn.checks import check_count, check_number
-from pdecnn.diagnostics.coefficients import OperatorCoefficients, operator_coefficients
+from pdecnn.diagnostics.coefficients import (
+    OperatorCoefficients,
+    has_coefficients,
+    operator_coefficients,
+)
 from pdecnn.errors import ConfigError
 from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import ForwardEuler, Leapfrog, RungeKutta4, Verlet
-from pdecnn.pde.layers import AbstractLayer, ResidualLayer
+from pdecnn.pde.layers import AbstractLayer, ResidualLayer, SymmetricLayer
 
 _VARIABLES = "xyz"
+_LAYERS = (SymmetricLayer, ResidualLayer)  # of others only the parts are known, not the sum
 _ACTIVATIONS = {"relu": r"\max(0, \cdot)", "tanh": r"\tanh", "identity": r"\mathrm{id}"}
 _NORMALIZATIONS = {"tv": r"\mathcal{N}_{\mathrm{tv}}", "batch": r"\mathcal{N}_{\mathrm{batch}}"}
 # Component of the state -> the left side, the unknown it is driven by, and the sign (eq. 10).
@@ -42,9 +47,16 @@ def pde_latex(
     return f"\\begin{{aligned}}\n{body}\n\\end{{aligned}}"
 
 
+def has_equation(block: Block) -> bool:
+    """Whether `pde_latex` can write its PDE: known layers of 3-point stencils, in known methods."""
+    known = isinstance(block.integrator, ForwardEuler | RungeKutta4 | Leapfrog | Verlet)
+    layers_known = all(type(layer) in _LAYERS for layer in block.layers)
+    return known and layers_known and has_coefficients(block)
+
+
 def _equations(block: Block, layers: Sequence[nn.Module]) -> list[str]:
     for layer in layers:
-        if not isinstance(layer, AbstractLayer):
+        if type(layer) not in _LAYERS:
             raise ConfigError(
                 f"{type(layer).__name__} is not one of pdecnn's layers, so its PDE is not known"
             )

@@ -12,9 +12,15 @@ from typing import NamedTuple
 import numpy
 import torch
 
-from pdecnn.diagnostics.guarantees import is_monotone, quotient
-from pdecnn.diagnostics.jacobians import double_state, frozen_copy, layer_jacobian
+from pdecnn.diagnostics.guarantees import is_linear, is_monotone, quotient
+from pdecnn.diagnostics.jacobians import (
+    double_state,
+    frozen_copy,
+    jacobian_at,
+    layer_jacobian,
+)
 from pdecnn.diagnostics.spectra import DENSE_SIZE, finite, largest_eigenvalue, spectrum
+from pdecnn.errors import DivergedError
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
     ForwardEuler,
@@ -37,8 +43,9 @@ class LocalStability:
 
     bound: float
     """The largest step size without growth; 0: at every step size something grows."""
-    amplification: float
-    """The largest factor by which the actual step multiplies one of its eigenvectors."""
+    amplification: float | None
+    """The largest factor by which the actual step multiplies one of its eigenvectors; None: not
+    found."""
 
 
 def local_stability(
@@ -56,8 +63,9 @@ def local_stability(
     |R(dt lambda)| leaves the unit disk, 2.7853/lambda_max; for leapfrog 2/sqrt(-lambda_min) if all
     lambda are real and not positive; for Verlet 2/sqrt(lambda_max(A B)) if all eigenvalues of A B
     are real and not negative. Jacobians are taken where a step of `step_size` from `state` takes
-    them. Of large matrices only outermost eigenvalues are known, so that the bound of a layer
-    that is not monotone is an estimate from above and the amplification one from below.
+    them; the bound of Runge-Kutta 4 is that of the system linearised at `state`, though its
+    stages are elsewhere. Of large matrices only outermost eigenvalues are known, so that the bound
+    of a layer that is not monotone is an estimate from above and the amplification one from below.
     """
     for kind, rule in _RULES.items():
         if isinstance(integrator, kind):
@@ -66,10 +74,22 @@ def local_stability(
             factors = [rule.factor(value, step_size) for value in _significant(values)]
             # Zero eigenvalues are multiplied by 1.
             still = [1.0] if len(factors) < len(values) else []
-            return LocalStability(
-                bound=rule.bound(values), amplification=max(factors + still, default=1.0)
-            )
+            amplification: float | None = max(factors + still, default=1.0)
+            if kind is RungeKutta4 and not is_linear(layers[0]):
+                amplification = _step_radius(integrator, copies, state, step_size, dense_size)
+            return LocalStability(bound=rule.bound(values), amplification=amplification)
     return None
+
+
+def _step_radius(
+    integrator: AbstractIntegrator, layers: Layers, state: State, step_size: float, dense_size: int
+) -> float | None:
+    """The largest |eigenvalue| of the Jacobian of a step whose stages are at different features."""
+    jacobian = jacobian_at(lambda at: integrator.step(layers, at, step_size), double_state(state))
+    try:
+        return spectrum(jacobian, dense_size=dense_size).radius
+    except DivergedError:
+        return None
 
 
 def local_bound(

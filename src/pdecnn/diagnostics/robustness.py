@@ -64,7 +64,8 @@ def measure_robustness(
     """Accuracies under each attack, norm and epsilon, in evaluation mode.
 
     `images` are uint8, or floating in [0, 1]; `preprocess` makes the classifier's input of
-    pixels, by default `network.preprocess` for a `Network` and nothing for other classifiers.
+    pixels, by default `network.preprocess` for a `Network`; other classifiers get pixels, in the
+    dtype of their weights.
     """
     epsilons = [check_number("epsilon", epsilon, smallest=0.0) for epsilon in epsilons]
     check_count("batch_size", batch_size)
@@ -127,6 +128,10 @@ def resists(
 def is_right(scores: Classifier, pixels: Tensor, labels: Tensor) -> Tensor:
     """For each image, whether its label has the largest score; never where scores are NaN."""
     found = scores(pixels)
+    if int(labels.max()) >= found.shape[1]:
+        raise DataError(
+            f"there is a label {int(labels.max())}, but the classifier has {found.shape[1]} scores"
+        )
     # The largest of scores with a NaN among them is the NaN.
     return (found.argmax(1) == labels) & found.isfinite().all(1)
 
@@ -142,9 +147,14 @@ def scores_of_pixels(
     """
     if preprocess is None and isinstance(classifier, Network):
         preprocess = classifier.preprocess
+    weight = next((part for part in classifier.parameters() if part.is_floating_point()), None)
 
     def scores(pixels: Tensor) -> Tensor:
-        found: Tensor = classifier(pixels if preprocess is None else preprocess(pixels))
+        if preprocess is not None:
+            inputs = preprocess(pixels)
+        else:
+            inputs = pixels if weight is None else pixels.to(weight.dtype)
+        found: Tensor = classifier(inputs)
         return found
 
     with ExitStack() as stack:
@@ -166,6 +176,8 @@ def checked_images(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
             f"there must be one label for each image and at least one image, found "
             f"{tuple(images.shape)} and {tuple(labels.shape)}"
         )
+    if labels.is_floating_point() or int(labels.min()) < 0:
+        raise DataError(f"labels must be whole numbers from 0 on, found {labels.dtype}")
     if not bool(((pixels >= 0) & (pixels <= 1)).all()):
         raise DataError(
             f"pixels must be in [0, 1], where epsilon has its meaning; found "

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 
 import torch
+from torch import nn
 
 from pdecnn.diagnostics.growth import Growth
 from pdecnn.diagnostics.guarantees import (
@@ -210,15 +211,23 @@ def is_hyperbolic(block: Block) -> bool:
 
 
 def _is_constant(block: Block) -> bool:
-    """Whether all steps have equal weights, be they shared or not."""
+    """Whether all steps are of one kind and have equal weights, be they shared or not."""
     first = block.steps[0]
     return all(
-        torch.equal(weight, other)
+        _is_equal(layer, twin)
         for layers in block.steps[1:]
         for layer, twin in zip(layers, first, strict=True)
-        for weight, other in zip(
-            layer.state_dict().values(), twin.state_dict().values(), strict=True
-        )
+    )
+
+
+def _is_equal(layer: nn.Module, other: nn.Module) -> bool:
+    """Whether two layers are known to be one function: the same parts with the same weights."""
+    weights, others = layer.state_dict(), other.state_dict()
+    return (
+        [type(part) for part in layer.modules()] == [type(part) for part in other.modules()]
+        and getattr(layer, "activation", None) == getattr(other, "activation", None)
+        and weights.keys() == others.keys()
+        and all(torch.equal(weight, others[name]) for name, weight in weights.items())
     )
 
 

@@ -133,8 +133,9 @@ def _check_same_architecture(
         if wanted_values[name] != found_values[name]:
             raise CheckpointError(
                 f"{folder}: belongs to another architecture: {name} is {getattr(found, name)!r} "
-                f"in the folder but {getattr(wanted, name)!r} was asked for; pass {name}=..., or "
-                f"take the folder as it is with Network.from_pretrained"
+                f"in the folder but {getattr(wanted, name)!r} was asked for; pass {name}=... (with "
+                f"the command --set network.{name}=...), or take the folder as it is with "
+                f"Network.from_pretrained"
             )
 
 

@@ -273,7 +273,7 @@ def evaluate(
     layer: nn.Module, features: Tensor, weights: dict[str, Tensor] | None = None
 ) -> Tensor:
     """F(features) in the state's dtype, with half-precision layers met by casts."""
-    inputs = features.to(layer.dtype) if isinstance(layer, AbstractLayer) else features
+    inputs = features.to(_layer_dtype(layer, features))
     outputs: Tensor = (
         layer(inputs) if weights is None else functional_call(layer, weights, (inputs,))
     )
@@ -283,6 +283,15 @@ def evaluate(
             f"{tuple(outputs.shape)} of {tuple(features.shape)}"
         )
     return outputs.to(features.dtype)
+
+
+def _layer_dtype(layer: nn.Module, features: Tensor) -> torch.dtype:
+    """What a layer computes in: of one's own modules, half precision if its weights have it."""
+    if isinstance(layer, AbstractLayer):
+        return layer.dtype
+    weight = next(layer.parameters(), None)
+    is_half = weight is not None and weight.dtype in (torch.bfloat16, torch.float16)
+    return weight.dtype if weight is not None and is_half else features.dtype
 
 
 def _memory_format(features: Tensor) -> torch.memory_format:

@@ -53,7 +53,9 @@ def _kinds() -> Markup:
 
 
 def _block(index: int, found: BlockDiagnosis) -> Markup:
-    equations = [equation_to_html(line) for line in equations_of(found.latex[0])]
+    # Of a layer of one's own the operators are known, but not how F is made of them.
+    lines = equations_of(found.latex[0]) if found.latex else []
+    equations = [equation_to_html(line) for line in lines]
     names = "K" if len(found.coefficients.steps[0]) == 1 else "Each K"
     size = " x ".join(map(str, found.size))
     said = (

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_tensors
 
 from pdecnn.data import array_files, arrays
 from pdecnn.data.arrays import array_form, read_arrays
@@ -107,6 +108,9 @@ def test_class_names_are_read(tmp_path):
     assert read_arrays(path).train.class_names == names
     assert array_form(path).num_classes == 4
     folder = save(tmp_path / "folder", "folder", values)
+    np.save(folder / "class_names.npy", np.array(names))
+    assert read_arrays(folder).train.class_names == names
+    (folder / "class_names.npy").unlink()
     (folder / "class_names.txt").write_text("\n".join(names) + "\n")
     assert read_arrays(folder).train.class_names == names
     (folder / "class_names.txt").write_text("cat\ndog\n")
@@ -132,12 +136,50 @@ def test_from_the_disk_they_are_the_same_bits(dtype, tmp_path, monkeypatch):
         read_arrays(save(tmp_path / "a", "npz", {"x": make(), "y": LABELS}), stream=True)
 
 
+def test_a_validation_part_may_be_called_val(tmp_path):
+    x = make()
+    values = {"x_train": x, "y_train": LABELS, "x_val": x[:6], "y_val": LABELS[:6]}
+    data = read_arrays(save(tmp_path / "data", "npz", values))
+    assert torch.equal(data.validation.images, torch.from_numpy(x[:6]))
+
+
+def test_tensors_in_half_precision_are_read(tmp_path):
+    x = torch.from_numpy(make())
+    for dtype in (torch.float16, torch.bfloat16):
+        path = tmp_path / "data.safetensors"
+        save_tensors({"x": x.to(dtype), "y": torch.from_numpy(LABELS)}, path)
+        data = read_arrays(path)
+        found = torch.cat([data.train.images, data.test.images]).flatten(1)
+        assert sorted(found.tolist()) == sorted(x.to(dtype).float().flatten(1).tolist())
+
+
 BAD = {
     "no x": ({"y": LABELS}, "neither an array x nor x_train .found: y"),
     "no y": ({"x": make()}, "holds x but not y"),
     "a test part without labels": (
         {"x_train": make(), "y_train": LABELS, "x_test": make()},
         "holds x_test but not y_test",
+    ),
+    "a test part beside x": (
+        {"x": make(), "y": LABELS, "x_test": make(), "y_test": LABELS},
+        "holds x_test beside x; call the parts x_train",
+    ),
+    "a part by another name": (
+        {"x_train": make(), "y_train": LABELS, "x_dev": make(), "y_dev": LABELS},
+        "holds x_dev beside x_train",
+    ),
+    "two validation parts": (
+        {
+            f"{letter}_{part}": array
+            for part in ("train", "val", "validation")
+            for letter, array in (("x", make()), ("y", LABELS))
+        },
+        "holds x_validation beside x_train, x_val",
+    ),
+    "a single number": ({"x": np.float32(1), "y": LABELS}, r"found shape \(\)"),
+    "two classes of one name": (
+        {"x": make(), "y": LABELS, "class_names": np.array(["a", "b", "a"])},
+        "two classes of one name",
     ),
     "too few labels": ({"x": make(), "y": LABELS[:-1]}, "has 30 samples, but y 29 labels"),
     "bytes and fractions": (

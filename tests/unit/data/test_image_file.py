@@ -1,8 +1,11 @@
 """Image files: the pixels a person sees, or one clear line (promise 16)."""
 
 import struct
+import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -307,3 +310,23 @@ def test_a_decompression_bomb_is_refused_before_it_is_unpacked(tmp_path, width, 
 def test_channels_no_image_file_has_are_refused(tmp_path, channels):
     with pytest.raises(DataError, match=f"1 or 3 channels, but the network takes {channels}"):
         read_image(tmp_path / "image.png", channels)
+
+
+def test_threads_that_read_at_once_leave_the_warning_filters_alone(tmp_path, colours, monkeypatch):
+    paths = [tmp_path / f"{index}.png" for index in range(8)]
+    for path in paths:
+        Image.fromarray(colours).save(path)
+    before, both = list(warnings.filters), Barrier(2)
+    decode, found = image_file._decode, []
+
+    def decode_together(*arguments):
+        both.wait(timeout=10)
+        found.append(list(warnings.filters))  # both have opened their files, neither is done
+        both.wait(timeout=10)
+        return decode(*arguments)
+
+    monkeypatch.setattr(image_file, "_decode", decode_together)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda path: read_image(path, 3), paths))
+    assert found == [before] * len(paths)
+    assert warnings.filters == before

@@ -267,3 +267,12 @@ def test_on_the_disk_and_in_memory_are_the_same_bits(tmp_path):
         one, two = getattr(stored, part), getattr(held, part)
         assert torch.equal(one.images[:], two.images)
         assert torch.equal(one.labels, two.labels)
+
+
+def test_a_name_that_steers_a_terminal_is_one_harmless_line_of_the_report(tmp_path):
+    write_folder(tmp_path, 10)
+    (tmp_path / "down" / "two\nlines \x1b[31mred é.png").write_text("no image")
+    with pytest.raises(BadFilesError) as caught:
+        read(tmp_path)
+    _, line = str(caught.value).splitlines()
+    assert line.startswith(r"  down/two\nlines \x1b[31mred é.png: not an image")

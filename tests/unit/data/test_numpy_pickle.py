@@ -26,9 +26,13 @@ def test_what_python_2_wrote_comes_back():
     assert values["name"] == "a\xff"
 
 
-@pytest.mark.parametrize("protocol", [3, 4])
-def test_what_this_python_writes_comes_back(protocol):
-    content = pickle.dumps({"data": PIXELS, "labels": [0]}, protocol=protocol)
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("writeable", [True, False])
+def test_what_this_python_writes_comes_back(protocol, order, writeable):
+    pixels = np.array(PIXELS, order=order)
+    pixels.flags.writeable = writeable
+    content = pickle.dumps({"data": pixels, "labels": [0]}, protocol=protocol)
     assert np.array_equal(read_pickle(content, "file")["data"], PIXELS)
 
 
@@ -79,6 +83,10 @@ ATTACKS = {
     "objects": python_2_pickle({"data": PIXELS}).replace(b"u1", b"O8"),
     "wrong_shape": python_2_pickle({"data": PIXELS}).replace(b"J\x03\0\0\0", b"J\x04\0\0\0"),
     "no_state": b"\x80\x02}U\x04data" + RECONSTRUCT + b"cnumpy\nndarray\nK\x00\x85U\x01b\x87Rs.",
+    "set_state_of_bytes": b"\x80\x02c_codecs\nencode\nN}U\x01aK\x01s\x86b.",
+    "bytes_by_a_codec": pickle.dumps({"data": 0}, 2)[:-4]
+    + b"c_codecs\nencode\nU\x01aU\x03zip\x86Rs.",
+    "bytes_of_a_number": b"\x80\x02c_codecs\nencode\nJ\xff\xff\xff\x7fU\x06latin1\x86R.",
     "empty": b"",
     "cut": python_2_pickle({"data": PIXELS})[:-9],
     "a_list": python_2_pickle([1]),
@@ -96,7 +104,7 @@ def test_any_other_pickle_is_one_line(name):
 def test_a_bytearray_takes_no_memory():
     size = (2**28).to_bytes(8, "little")
     tracemalloc.start()
-    with pytest.raises(DataError, match="it holds a bytearray"):
+    with pytest.raises(DataError, match="it ends within an array"):
         read_pickle(b"\x80\x05\x96" + size + b".", "file")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -4,7 +4,12 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.diagnostics import block_coefficients, operator_coefficients, pde_latex
+from pdecnn.diagnostics import (
+    block_coefficients,
+    diagnose_block,
+    operator_coefficients,
+    pde_latex,
+)
 from pdecnn.diagnostics.coefficients import KINDS, term_kind
 from pdecnn.errors import ConfigError
 from pdecnn.pde import (
@@ -265,3 +270,16 @@ def test_latex_of_what_does_not_exist_is_refused():
         pde_latex(block, (5, 4), threshold=2.0)
     with pytest.raises(ConfigError, match="Identity is not one of pdecnn's layers"):
         pde_latex(Block([torch.nn.Identity()], "forward_euler"), (5, 4))
+
+
+def test_no_equation_is_written_for_a_layer_that_adds_to_its_operators():
+    class Leaky(SymmetricLayer):
+        def forward(self, features):
+            return super().forward(features) - features / 10
+
+    block = Block([Leaky(2, dimension=1)], "forward_euler", num_steps=2)
+    with pytest.raises(ConfigError, match="Leaky is not one of pdecnn's layers"):
+        pde_latex(block, (8,))
+    found = diagnose_block(block, torch.randn(2, 2, 8), num_iterations=2)
+    assert found.latex == ()
+    assert len(found.coefficients.steps) == 2

@@ -406,3 +406,31 @@ def test_accuracy_under_corruptions():
 def test_negative_amounts_are_refused(corruption):
     with pytest.raises(ConfigError, match=r"at least 0, found -0\.5"):
         corruption(torch.zeros(1, 1, 2, 2), -0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_classifier_in_any_precision_is_attacked(dtype):
+    torch.manual_seed(0)
+    classifier = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).to(dtype)
+    images, labels = torch.randint(0, 256, (9, 1, 3, 4), dtype=torch.uint8), torch.arange(9) % 3
+    found = measure_robustness(classifier, images, labels, epsilons=[0.0, 1.0])
+    assert found.results[0].accuracy == found.clean_accuracy
+    assert found.results[-1].accuracy < found.clean_accuracy
+
+
+@pytest.mark.parametrize(
+    "labels", [torch.tensor([0.0, 1.0]), torch.tensor([0, -1]), torch.tensor([0, 3])]
+)
+def test_labels_that_no_score_stands_for_are_refused(labels):
+    classifier = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    with pytest.raises(DataError, match="label"):
+        measure_robustness(classifier, torch.rand(2, 1, 2, 2), labels, epsilons=[0.1])
+
+
+def test_a_classifier_without_a_gradient_is_refused():
+    class Constant(nn.Module):
+        def forward(self, pixels):
+            return torch.zeros(len(pixels), 3)
+
+    with pytest.raises(ConfigError, match="no gradient with respect to the pixels"):
+        measure_robustness(Constant(), torch.rand(2, 1, 2, 2), torch.tensor([0, 1]), epsilons=[1])

@@ -1,11 +1,22 @@
 """Verdicts in plain words: what is proved is called so, and nothing else is."""
 
+from copy import deepcopy
+
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
-from pdecnn.diagnostics import block_stability, network_stability, spectrum, system_jacobian
+from pdecnn.diagnostics import (
+    block_stability,
+    diagnose_block,
+    network_stability,
+    spectrum,
+    step_jacobian,
+    system_jacobian,
+)
 from pdecnn.diagnostics.verdict import VERDICTS
-from pdecnn.pde import Activation
+from pdecnn.pde import Activation, Block, SymmetricLayer
 from tests.blocks import (
     every_integrator,
     every_reversible,
@@ -246,3 +257,74 @@ def test_every_verdict_says_why(integrator):
     assert verdict.reason
     assert verdict.theorem
     assert verdict.assumptions
+
+
+@pytest.mark.parametrize("integrator", ["forward_euler", "leapfrog"])
+def test_weight_norm_does_not_hide_a_scale(integrator):
+    layer = equations.make_layer(channels=2, activation="identity", affine=True)
+    with torch.no_grad():
+        layer.normalization.scale.fill_(100.0)
+    features = make_features(channels=2, size=SIZE, dimension=1)
+    options = {"step_size": 0.2, "num_steps": 3}
+    plain = block_stability(equations.make_block(integrator, [layer], **options), features)
+    weight_norm(layer.convolution, "stencil")
+    found = block_stability(equations.make_block(integrator, [layer], **options), features)
+    assert plain.verdict.name == found.verdict.name == "unstable"
+    for step, twin in zip(found.steps, plain.steps, strict=True):
+        assert (step.guaranteed_bound or 0) == pytest.approx(twin.guaranteed_bound or 0, rel=1e-6)
+
+
+@pytest.mark.parametrize("change", ["activation", "affine"])
+def test_steps_with_equal_weights_but_other_functions_are_not_constant_in_time(change):
+    layer = equations.make_layer(channels=2, activation="identity")
+    if change == "activation":
+        steep = Activation(name="steep", function=lambda x: 900 * x, slope_range=(900, 900))
+        other = deepcopy(layer)
+        other.activation = steep
+    else:
+        other = equations.make_layer(channels=2, activation="identity", affine=True)
+        other.convolution = deepcopy(layer.convolution)
+    block = equations.make_block("leapfrog", [layer, other] * 5, step_size=0.1, num_steps=10)
+    features = make_features(channels=2, size=SIZE, dimension=1)
+    found = verdict_of(block, features)
+    assert found.name != "bounded"
+    assert "the weights are constant in time" in found.failing
+
+
+@every_integrator
+def test_the_amplification_is_that_of_the_actual_step(integrator):
+    """Of Runge-Kutta 4 too, whose stages meet other slopes than those at the start."""
+    block = make_block(integrator, dimension=1, normalization="tv", step_size=0.5).double()
+    features = make_features(size=SIZE, dimension=1)
+    found = block_stability(block, features, num_iterations=1)
+    states = block.trajectory(features)
+    for index, step in enumerate(found.steps):
+        state = tuple(part[:1] for part in states[index])
+        values = torch.linalg.eigvals(step_jacobian(block, state, step=index).dense())
+        assert step.amplification == pytest.approx(float(values.abs().max()), rel=1e-5)
+
+
+class OwnLayer(nn.Module):
+    """F(Y) = -tanh(C Y), C a convolution of torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Conv1d(2, 2, 3, padding=1)
+
+    def forward(self, features):
+        return -torch.tanh(self.inner(features))
+
+
+@pytest.mark.parametrize("integrator", ["forward_euler", "leapfrog"])
+@pytest.mark.parametrize(
+    "make_layer", [OwnLayer, lambda: SymmetricLayer(2, stencil_size=5, dimension=1)]
+)
+def test_a_block_whose_operators_are_not_known_is_diagnosed_all_the_same(make_layer, integrator):
+    block = Block([make_layer()], integrator, step_size=0.1, num_steps=2)
+    found = diagnose_block(block, torch.randn(2, 2, 6), num_iterations=2)
+    assert found.stability.verdict.name == "measured"
+    assert found.coefficients.steps == ()
+    assert found.latex == ()
+    assert [errors.gradient < 0.1 for errors in found.reversibility] == (
+        [True] * 3 if integrator == "leapfrog" else []
+    )
