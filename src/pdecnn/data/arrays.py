@@ -15,6 +15,7 @@ from pdecnn.errors import DataError
 
 _PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 _AT_A_TIME = 1024
+_MOST_COLOURS = 4
 
 
 class ArrayForm(NamedTuple):
@@ -139,6 +140,12 @@ def _with_channels(shape: tuple[int, ...], path: str) -> tuple[int, ...]:
         raise DataError(
             f"{path} must have the axes (samples, channels, *spatial) with 1 to 3 spatial axes; "
             f"found shape {shape}"
+        )
+    if len(shape) > 2 and shape[-1] <= _MOST_COLOURS < min(shape[1:-1]):
+        axes = ", ".join(map(str, (0, len(shape) - 1, *range(1, len(shape) - 1))))
+        raise DataError(
+            f"{path} seems to have its channels last, found shape {shape}; save it "
+            f"as .transpose({axes}), with the axes (samples, channels, *spatial)"
         )
     return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
 

@@ -196,6 +196,10 @@ BAD = {
     "no length without channels": ({"x": make((0,)), "y": LABELS}, r"found shape \(30, 0\)"),
     "two samples": ({"x": make()[:2], "y": LABELS[:2]}, "too few to hold a test part out of"),
     "no axes": ({"x": LABELS * 1.0, "y": LABELS}, "must have the axes"),
+    "channels last": (
+        {"x": make((8, 9, 3)), "y": LABELS},
+        r"seems to have its channels last, found shape .* save it as \.transpose\(0, 3, 1, 2\)",
+    ),
     "too many axes": ({"x": make((1, 1, 1, 1, 1)), "y": LABELS}, "must have the axes"),
     "texts": ({"x": np.full((30, 1, 4), "a"), "y": LABELS}, "must hold numbers"),
     "complex": ({"x": make().astype(complex), "y": LABELS}, "must hold numbers"),
