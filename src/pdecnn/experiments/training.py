@@ -191,6 +191,12 @@ def _entries(run: Run, trainer: Trainer) -> list[dict[str, Any]]:
             f"{run.folder / METRICS}: has {len(entries)} of {trainer.progress.epoch} epochs; "
             f"restore it from a copy, or start anew with another --output"
         )
+    for number, entry in enumerate(entries, start=1):
+        if not isinstance(entry, dict) or entry.get("epoch") != number:
+            raise CheckpointError(
+                f"{run.folder / METRICS}: line {number} is not of epoch {number}; restore it from "
+                f"a copy, or start anew with another --output"
+            )
     return entries
 
 
