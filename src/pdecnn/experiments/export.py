@@ -213,7 +213,8 @@ def _compare(
         pixels = (pixels * 255).to(dtype) if dtype == torch.uint8 else pixels
         wanted = network(network.preprocess(pixels))
         found = score(pixels)
-        difference = float((found - wanted).abs().max() / wanted.abs().max())
+        largest_score = float(wanted.abs().max()) or 1.0  # all scores may be zero
+        difference = float((found - wanted).abs().max()) / largest_score
         if found.shape != wanted.shape or not difference <= TOLERANCE:
             raise ExportError(
                 f"{file}: not written: on pixels of shape {shape} its scores differ from torch's "

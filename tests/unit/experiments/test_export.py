@@ -161,6 +161,16 @@ def test_scores_that_are_no_numbers_are_a_mismatch(tmp_path, wrong):
         )
 
 
+def test_scores_that_are_all_zero_can_be_compared(tmp_path):
+    network = saved(tmp_path / "net", "parabolic_digits")
+    with torch.no_grad():
+        network.classifier.weight.zero_()
+        network.classifier.bias.zero_()
+    network.save_pretrained(tmp_path / "net")
+    found = export_run(tmp_path / "net", tmp_path / "a.pt2", kind="torch-export")
+    assert found["largest_relative_difference"] == 0
+
+
 def test_what_torch_cannot_export_is_one_clear_error(tmp_path):
     def data_dependent(values):
         return values * int(values.sum().item() > 0)
