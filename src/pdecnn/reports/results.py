@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import torch as safetensors
 
 from pdecnn.errors import CheckpointError
 from pdecnn.experiments.config import RunConfig
@@ -115,7 +115,9 @@ def read_predictions(run: Run, num_classes: int) -> dict[str, NDArray[Any]]:
     """`images` (n, channels, *spatial), `labels` (n,) and `probabilities` (n, classes)."""
     path = run.folder / PREDICTIONS
     try:
-        predictions = {name: tensor.numpy() for name, tensor in load_file(path).items()}
+        predictions = {
+            name: tensor.numpy() for name, tensor in safetensors.load(path.read_bytes()).items()
+        }
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path}: cannot be read ({error}); restore it from a copy, or train again"
