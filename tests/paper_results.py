@@ -65,7 +65,14 @@ def make_result(folder, config, accuracy, *, loss=0.5, class_names=STL10):
             "best_validation_accuracy": accuracy,
             "num_weights": 1234,
             "class_names": list(class_names),
-            "test": {"accuracy": accuracy, "loss": loss, "confusion": counts.tolist()},
+            "test": {
+                "accuracy": accuracy,
+                "loss": loss,
+                "balanced_accuracy": accuracy,
+                "per_class": dict.fromkeys(class_names, accuracy),
+                "num_images": int(counts.sum()),
+                "confusion": counts.tolist(),
+            },
         },
     )
     write_json(folder / "training_evaluation.json", {"accuracy": 0.999})

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pdecnn.errors import CheckpointError, in_one_line
@@ -35,6 +36,27 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def replace_together(
+    folder: Path, contents: Mapping[str, bytes], *, removed_first: Iterable[str]
+) -> None:
+    """Write several files, none of which takes its place before all are on the disk.
+
+    A full disk thus leaves those of before. `removed_first` go before the first of the new ones
+    comes, in the order given: who is killed between leaves no mixture that looks whole.
+    """
+    staging = Path(tempfile.mkdtemp(dir=folder, prefix=".saving."))
+    try:
+        for name, content in contents.items():
+            write_atomically(staging / name, content)
+        for name in removed_first:
+            (folder / name).unlink(missing_ok=True)
+        for name in contents:
+            os.replace(staging / name, folder / name)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    sync_folder(folder)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in the folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -46,13 +68,24 @@ def sync_folder(folder: Path) -> None:
 
 def write_json(path: Path, value: object) -> None:
     """Write readable JSON atomically, with keys in the order given."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+    write_atomically(path, json_bytes(value))
+
+
+def json_bytes(value: object) -> bytes:
+    """Readable JSON, as `write_json` writes it."""
+    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
     """Record the SHA-256 of each named file of the folder."""
     hashes = {name: _sha256(folder / name) for name in sorted(names)}
     write_json(folder / MANIFEST, {"sha256": hashes})
+
+
+def manifest_bytes(contents: Mapping[str, bytes]) -> bytes:
+    """The manifest of files with these contents."""
+    hashes = {name: hashlib.sha256(contents[name]).hexdigest() for name in sorted(contents)}
+    return json_bytes({"sha256": hashes})
 
 
 def verify_manifest(folder: Path, required: Iterable[str] = ()) -> None:

@@ -278,6 +278,14 @@ def test_a_damaged_run_is_refused(refused, copied):
         assert "config.json: cannot be read" in refused(5, *arguments)
 
 
+def test_a_name_that_the_terminal_cannot_write_is_no_error(trained, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / os.fsdecode(b"run \xff")
+    shutil.copytree(trained.folder, folder, symlinks=True)
+    done = call(capsys, monkeypatch, "train", "--output", folder, "--resume")
+    assert done.code == 0, done.stderr
+    assert "run \\udcff is finished" in done.stdout.replace("\n", " ")
+
+
 def test_a_run_of_damaged_checkpoints_is_refused(refused, copied):
     (copied / "summary.json").unlink()
     for path in (copied / "checkpoints").glob("*/state.safetensors"):

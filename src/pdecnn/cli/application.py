@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -108,6 +109,10 @@ def main() -> None:
     """Run a command; errors become one line and an exit code, with a traceback on --debug."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # File names may hold what the terminal's encoding does not: that ends no training.
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except Exception as error:

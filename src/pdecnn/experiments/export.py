@@ -4,6 +4,7 @@ The file takes pixels and gives class scores, for any batch size and any image s
 smallest one on. It is compared with torch before it gets its name.
 """
 
+import io
 import json
 import logging
 import os
@@ -62,13 +63,14 @@ def export_run(
     try:
         program = _trace(network, PIXELS[pixels])
         write, read = _WRITERS[kind], _READERS[kind]
-        with _quiet_torch(), _named_failure(kind):
+        with _quiet_torch(), _named_failure(kind), _writing_to(file.parent):
             write(program, temporary, network)
         difference, shapes = _compare(network, read(temporary), PIXELS[pixels], file)
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, file)
+        with _writing_to(file.parent):
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(file.parent)
@@ -182,7 +184,10 @@ def _read_onnx(path: Path) -> Scorer:
 
 def _write_program(program: ExportedProgram, path: Path, network: Network) -> None:
     files = {"class_names.json": json.dumps(_class_names(network))}
-    torch.export.save(program, path, extra_files=files)
+    # By way of memory: on a full disk torch's own writer ends the process, not just the export.
+    content = io.BytesIO()
+    torch.export.save(program, content, extra_files=files)
+    path.write_bytes(content.getbuffer())
 
 
 def _read_program(path: Path) -> Scorer:
@@ -208,7 +213,8 @@ def _compare(
         pixels = (pixels * 255).to(dtype) if dtype == torch.uint8 else pixels
         wanted = network(network.preprocess(pixels))
         found = score(pixels)
-        difference = float((found - wanted).abs().max() / wanted.abs().max())
+        largest_score = float(wanted.abs().max()) or 1.0  # all scores may be zero
+        difference = float((found - wanted).abs().max()) / largest_score
         if found.shape != wanted.shape or not difference <= TOLERANCE:
             raise ExportError(
                 f"{file}: not written: on pixels of shape {shape} its scores differ from torch's "
@@ -234,14 +240,21 @@ def _random_shapes(network: Network, generator: torch.Generator) -> list[tuple[i
 
 def _temporary_beside(file: Path) -> Path:
     folder, stem = file.parent, f".{file.stem}."
-    try:
+    with _writing_to(folder):
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=stem, suffix=file.suffix)
-    except OSError as error:
-        raise ConfigError(
-            f"{folder}: cannot be written to ({error.strerror}); pass a file elsewhere"
-        ) from error
     os.close(descriptor)
     return Path(name)
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """Say in one line that the disk is full or may not be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot be written to ({error.strerror or error}); pass a file elsewhere"
+        ) from error
 
 
 @contextmanager

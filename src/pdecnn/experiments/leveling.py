@@ -16,7 +16,16 @@ from pdecnn.experiments.environment import cpu_threads, describe_environment, re
 from pdecnn.experiments.evaluation import read_run
 from pdecnn.experiments.folder_lock import RUN_WAIT_SECONDS, locked_folder
 from pdecnn.experiments.opening import usable
-from pdecnn.experiments.runs import RUNS, Run, as_run, check_free, create_run, fresh_folder
+from pdecnn.experiments.runs import (
+    INITIAL,
+    RUNS,
+    WEIGHTS,
+    Run,
+    as_run,
+    check_free,
+    create_run,
+    fresh_folder,
+)
 from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.networks.multilevel import (
     coarsen_in_space,
@@ -27,7 +36,6 @@ from pdecnn.networks.multilevel import (
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 
-INITIAL = "initial"
 _NUM_TIMED, _NUM_REPEATS = 2000, 5
 
 
@@ -145,12 +153,14 @@ def _begin_run(
         folder = fresh_folder(config.recipe) if output is None else Path(output)
     new_config = replace(config, initial=str((folder / INITIAL).absolute()))
     environment = describe_environment(torch.device("cpu"), config.seed)
-    with usable(folder), locked_folder(folder, wait_seconds=RUN_WAIT_SECONDS):
-        run = create_run(folder, new_config, environment)
+
+    def fill(run: Run) -> None:
         network.save_pretrained(folder / INITIAL)
-        for which in ("best", "last"):
+        for which in WEIGHTS:
             run.link(which, folder / INITIAL)
-    return run
+
+    with usable(folder), locked_folder(folder, wait_seconds=RUN_WAIT_SECONDS):
+        return create_run(folder, new_config, environment, fill)
 
 
 def _on_level(config: RunConfig, network: Network, settings: dict[str, Any]) -> RunConfig:

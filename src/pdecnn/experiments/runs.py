@@ -5,6 +5,7 @@ checkpoints/epoch-0012/        a `from_pretrained` folder with the state resumin
 checkpoints/*.damaged-1/       one that did not verify when the run was resumed
 best, last                     links to two of them
 figures/
+initial/                       of a coarsened or refined run: the weights it begins with
 data.json                      the fingerprint of its data
 .lock                          who trains it, while it is trained; killed processes leave it behind
 """
@@ -13,6 +14,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from pdecnn.networks.pretrained import WEIGHTS as MODEL
 CONFIG, SUMMARY, METRICS, TIMING = "config.json", "summary.json", "metrics.jsonl", "timing.jsonl"
 ENVIRONMENT, PREDICTIONS, DATA = "environment.json", "predictions.safetensors", "data.json"
 WEIGHTS = ("best", "last")
+INITIAL = "initial"
 RUNS = Path("runs")
 TIME_LIMIT = "time_limit"
 _CHECKPOINT_NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?")
@@ -152,8 +155,9 @@ class Run:
 
     def discard(self) -> None:
         """Take back a run that was only just made."""
-        for name in (CONFIG, ENVIRONMENT, DATA, LOCK):
+        for name in (CONFIG, ENVIRONMENT, DATA, LOCK, *WEIGHTS):
             (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / INITIAL, ignore_errors=True)
         with suppress(OSError):  # what is not empty is not ours alone
             self.folder.rmdir()
             if self.folder.parent == RUNS:
@@ -222,13 +226,27 @@ def check_free(folder: Path) -> None:
         raise ConfigError(f"{folder} holds other files; pass an empty or new folder as --output")
 
 
-def create_run(folder: Path, config: RunConfig, environment: dict[str, Any]) -> Run:
-    """Make a run directory; an existing run or foreign files are not touched."""
+def create_run(
+    folder: Path,
+    config: RunConfig,
+    environment: dict[str, Any],
+    fill: Callable[[Run], None] = lambda run: None,
+) -> Run:
+    """Make a run directory, or nothing; an existing run or foreign files are not touched.
+
+    `fill` puts in what it begins with. The config comes last: it makes the folder a run.
+    """
     check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / ENVIRONMENT, environment)
-    write_json(folder / CONFIG, config.to_dict())
-    return Run(folder)
+    run = Run(folder, elsewhere=True)
+    try:
+        write_json(folder / ENVIRONMENT, environment)
+        fill(run)
+        write_json(folder / CONFIG, config.to_dict())
+    except BaseException:
+        run.discard()
+        raise
+    return run
 
 
 def fresh_folder(recipe: str, root: Path = RUNS) -> Path:

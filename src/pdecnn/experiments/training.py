@@ -25,6 +25,7 @@ from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.opening import agreed_config, open_run
 from pdecnn.experiments.preparation import Splits, fit_network, make_network, read_splits
 from pdecnn.experiments.runs import (
+    INITIAL,
     METRICS,
     PREDICTIONS,
     SUMMARY,
@@ -86,9 +87,15 @@ def train(
                 run = Run(opened["folder"], elsewhere=not ranks.is_first)
                 if not opened["finished"]:
                     config, is_new = agreed_config(config, opened), opened["is_new"]
-                    take = partial(take_initial, config.initial, foreign, listener.note)
+                    take = partial(take_initial, _initial(run, config), foreign, listener.note)
                     _go_on(run, config, where, is_new, signals, listener, ranks, take)
     return run
+
+
+def _initial(run: Run, config: RunConfig) -> str | None:
+    """What a run begins with; a coarsened one brings it along wherever its folder is moved."""
+    own = run.folder / INITIAL
+    return str(own) if own.is_dir() else config.initial
 
 
 def _go_on(
@@ -192,6 +199,12 @@ def _entries(run: Run, trainer: Trainer) -> list[dict[str, Any]]:
             f"{run.folder / METRICS}: has {len(entries)} of {trainer.progress.epoch} epochs; "
             f"restore it from a copy, or start anew with another --output"
         )
+    for number, entry in enumerate(entries, start=1):
+        if not isinstance(entry, dict) or entry.get("epoch") != number:
+            raise CheckpointError(
+                f"{run.folder / METRICS}: line {number} is not of epoch {number}; restore it from "
+                f"a copy, or start anew with another --output"
+            )
     return entries
 
 

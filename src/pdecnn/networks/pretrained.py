@@ -9,7 +9,13 @@ from safetensors import torch as safetensors
 from torch import Tensor
 
 from pdecnn.errors import CheckpointError, ConfigError, in_one_line
-from pdecnn.files import MANIFEST, verify_manifest, write_atomically, write_json, write_manifest
+from pdecnn.files import (
+    MANIFEST,
+    json_bytes,
+    manifest_bytes,
+    replace_together,
+    verify_manifest,
+)
 from pdecnn.networks.config import config_from_dict
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import preprocessing_from_dict
@@ -27,19 +33,24 @@ def save(network: Network, folder: Path) -> None:
         "network": network.config.to_dict(),
         "preprocessing": network.preprocessing.to_dict(),
     }
-    weights, card = serialize(network.state_dict()), _model_card(network).encode()
+    contents = {WEIGHTS: serialize(network.state_dict()), CONFIG: json_bytes(config)}
+    card, manifest = _model_card(network).encode(), manifest_bytes(contents)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise CheckpointError(f"{folder}: is, or lies in, a file; pass a folder") from error
-    # The config goes first and comes last: an interrupted save over an older folder must neither
-    # look verified nor mix the weights of one network with the config of another.
-    (folder / MANIFEST).unlink(missing_ok=True)
-    (folder / CONFIG).unlink(missing_ok=True)
-    write_atomically(folder / WEIGHTS, weights)
-    write_atomically(folder / CARD, card)
-    write_json(folder / CONFIG, config)
-    write_manifest(folder, (CONFIG, WEIGHTS))
+    # The config goes first and comes last but for the manifest: a save killed over an older folder
+    # must neither look verified nor mix the weights of one network with the config of another.
+    replace_together(
+        folder,
+        {
+            WEIGHTS: contents[WEIGHTS],
+            CARD: card,
+            CONFIG: contents[CONFIG],
+            MANIFEST: manifest,
+        },
+        removed_first=(MANIFEST, CONFIG),
+    )
 
 
 def load(folder: Path) -> Network:

@@ -8,6 +8,7 @@ from pathlib import Path
 from pdecnn.errors import CheckpointError
 from pdecnn.experiments.runs import Run
 from pdecnn.files import write_atomically
+from pdecnn.reports.recorded import read_metrics, read_summary
 from pdecnn.reports.results import read_predictions
 
 FIGURES = "figures"
@@ -27,8 +28,10 @@ def draw_run_figures(run: Run) -> list[Path]:
     from pdecnn.reports.predictions import draw_predictions
 
     contents: dict[str, bytes] = {}
-    metrics, summary = run.metrics, run.summary
-    predictions = None if summary is None else read_predictions(run)
+    metrics, summary = read_metrics(run), read_summary(run)
+    predictions = None
+    if summary is not None:
+        predictions = read_predictions(run, len(summary["class_names"]))
     with style.journal_style():
         if metrics:
             title = f"{run.config.recipe}, seed {run.config.seed}"

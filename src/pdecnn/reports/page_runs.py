@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from pdecnn.data.registry import OWN, needs_folder
-from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
+from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.diagnosis import Diagnosis, diagnose
 from pdecnn.experiments.examination import Examination, examine
 from pdecnn.experiments.runs import (
     ENVIRONMENT,
-    METRICS,
-    SUMMARY,
     TIME_LIMIT,
     WEIGHTS,
     Run,
 )
+from pdecnn.reports.recorded import read_metrics, read_summary
 from pdecnn.reports.results import read_seconds
 
 
@@ -100,6 +99,7 @@ def read_page_runs(
     places = _data_of(runs, data)
     found = []
     for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+        metrics, summary = read_metrics(run), read_summary(run)
         measured: dict[str, Any] = {"examination": None, **_without_diagnosis(weights)}
         if (run.folder / weights).is_dir():
             where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
@@ -115,10 +115,10 @@ def read_page_runs(
                 place=place,
                 folder=run.folder,
                 config=run.config,
-                metrics=_read_metrics(run),
-                summary=_read_summary(run),
+                metrics=metrics,
+                summary=summary,
                 environment=_read_environment(run.folder / ENVIRONMENT),
-                seconds=read_seconds(run, len(run.metrics)),
+                seconds=read_seconds(run, len(metrics)),
                 num_ranks=run.num_ranks,
                 weights=weights,
                 **measured,
@@ -199,43 +199,9 @@ def _data_of(runs: Sequence[Run], data: Sequence[Path]) -> list[Path | None]:
     return [data[0]] * len(runs)
 
 
-def _read_metrics(run: Run) -> list[dict[str, Any]]:
-    """The epochs, each with what the page cannot do without."""
-    metrics = run.metrics
-    for entry in metrics:
-        known = entry if isinstance(entry, dict) else {}
-        if not all(_is_number(known.get(key)) for key in ("epoch", "validation_accuracy")):
-            raise CheckpointError(
-                f"{run.folder / METRICS}: not the metrics of a run; restore it from a copy"
-            )
-    return metrics
-
-
-def _read_summary(run: Run) -> dict[str, Any] | None:
-    """The final figures with what the page cannot do without; None: not finished."""
-    summary = run.summary
-    if summary is None:
-        return None
-    test = summary.get("test")
-    if not (
-        isinstance(test, dict)
-        and _is_number(test.get("accuracy"))
-        and {"confusion", "num_images", "per_class", "loss"} <= set(test)
-        and {"class_names", "num_weights"} <= set(summary)
-    ):
-        raise CheckpointError(
-            f"{run.folder / SUMMARY}: not the summary of a run; restore it from a copy"
-        )
-    return summary
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _read_environment(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}  # nothing depends on it; the page says "unknown"
     return values if isinstance(values, dict) else {}

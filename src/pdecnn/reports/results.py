@@ -2,24 +2,25 @@
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from math import isfinite
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import torch as safetensors
 
 from pdecnn.errors import CheckpointError
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.paper import Experiment, Plan
-from pdecnn.experiments.runs import ENVIRONMENT, METRICS, PREDICTIONS, SUMMARY, Run
+from pdecnn.experiments.runs import ENVIRONMENT, METRICS, PREDICTIONS, Run
 from pdecnn.experiments.worker import CONDITIONS, is_complete, read_training_evaluation
 from pdecnn.learning.precision import AUTO
+from pdecnn.reports.recorded import entry, named, read_metrics, read_summary
 
 _UNKNOWN = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+_MOST_SECONDS = 1e10
+"""Three centuries: what is beyond was not measured."""
 MISSING = "missing"
 UNFINISHED = "not finished"
 
@@ -86,18 +87,17 @@ def read_result(folder: Path) -> Result:
     if not is_complete(folder):
         raise CheckpointError(UNFINISHED)
     run = Run(folder)
-    with _named(folder / SUMMARY):
-        summary = run.summary or {}
-        _check_summary(summary)
-    with _named(folder / METRICS):
-        metrics = run.metrics
-        _check_metrics(metrics, summary["epochs"])
-    with _named(folder / ENVIRONMENT):
+    summary = read_summary(run)
+    if summary is None:
+        raise CheckpointError(UNFINISHED)
+    metrics = read_metrics(run, ("validation_accuracy", "learning_rate"))
+    with named(folder / METRICS):
+        if len(metrics) < summary["epochs"]:
+            raise ValueError(f"{len(metrics)} of {summary['epochs']} epochs")
+    with named(folder / ENVIRONMENT):
         environment = json.loads((folder / ENVIRONMENT).read_bytes())
         _check_environment(environment)
-    predictions = read_predictions(run)
-    with _named(folder / PREDICTIONS):
-        _check_predictions(predictions, len(summary["class_names"]))
+    predictions = read_predictions(run, len(summary["class_names"]))
     return Result(
         folder=folder,
         config=run.config,
@@ -111,15 +111,20 @@ def read_result(folder: Path) -> Result:
     )
 
 
-def read_predictions(run: Run) -> dict[str, NDArray[Any]]:
+def read_predictions(run: Run, num_classes: int) -> dict[str, NDArray[Any]]:
     """`images` (n, channels, *spatial), `labels` (n,) and `probabilities` (n, classes)."""
     path = run.folder / PREDICTIONS
     try:
-        return {name: tensor.numpy() for name, tensor in load_file(path).items()}
+        predictions = {
+            name: tensor.numpy() for name, tensor in safetensors.load(path.read_bytes()).items()
+        }
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path}: cannot be read ({error}); restore it from a copy, or train again"
         ) from error
+    with named(path):
+        _check_predictions(predictions, num_classes)
+    return predictions
 
 
 def spread(values: Sequence[float | None]) -> Spread | None:
@@ -136,63 +141,13 @@ def dynamics_of(results: Results) -> list[str]:
     return list(dict.fromkeys(one.dynamics for one in results))
 
 
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Say which file is damaged, and what to do."""
-    try:
-        yield
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"{path}: damaged ({error}); restore it from a copy, or delete {path.parent} and run "
-            f"the same command again"
-        ) from error
-
-
-def _entry(values: Any, kind: Any, *keys: str) -> Any:
-    """What lies under the keys, if it is of the kind."""
-    for key in keys:
-        if not isinstance(values, dict) or key not in values:
-            raise ValueError(f"it lacks {'.'.join(keys)}")
-        values = values[key]
-    if not isinstance(values, kind) or isinstance(values, bool):
-        raise ValueError(f"{'.'.join(keys)} is {str(values)[:40]}")
-    if isinstance(values, float) and not isfinite(values):
-        raise ValueError(f"{'.'.join(keys)} is not finite")
-    return values
-
-
-def _check_summary(summary: dict[str, Any]) -> None:
-    for key in ("epochs", "best_epoch", "num_weights"):
-        _entry(summary, int, key)
-    _entry(summary, int | float, "best_validation_accuracy")
-    _entry(summary, int | float, "test", "accuracy")
-    _entry(summary, int | float | None, "test", "loss")
-    names = _entry(summary, list, "class_names")
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError("class_names are no names")
-    confusion = _entry(summary, list, "test", "confusion")
-    rows = [row for row in confusion if isinstance(row, list) and len(row) == len(names)]
-    if len(rows) != len(names) or len(confusion) != len(names):
-        raise ValueError("test.confusion does not fit class_names")
-    if not all(isinstance(count, int) for row in rows for count in row):
-        raise ValueError("test.confusion has entries that are no counts")
-
-
-def _check_metrics(metrics: list[dict[str, Any]], epochs: int) -> None:
-    if len(metrics) < epochs:
-        raise ValueError(f"{len(metrics)} of {epochs} epochs")
-    for entry in metrics:
-        _entry(entry, int | float, "validation_accuracy")
-        _entry(entry, int | float, "learning_rate")
-
-
 def _check_environment(environment: Any) -> None:
-    _entry(environment, str | None, "hardware", "gpu")
-    _entry(environment, str, "hardware", "processor")
-    _entry(environment, int | None, "hardware", "cpu_cores")
-    _entry(environment, str | None, "commit")
+    entry(environment, str | None, "hardware", "gpu")
+    entry(environment, str, "hardware", "processor")
+    entry(environment, int | None, "hardware", "cpu_cores")
+    entry(environment, str | None, "commit")
     for name in ("pdecnn", "torch", "python"):
-        _entry(environment, str | None, "versions", name)
+        entry(environment, str | None, "versions", name)
 
 
 def _check_predictions(predictions: dict[str, NDArray[Any]], num_classes: int) -> None:
@@ -202,6 +157,8 @@ def _check_predictions(predictions: dict[str, NDArray[Any]], num_classes: int) -
         raise ValueError(f"shapes {shapes}")
     if shapes.get("probabilities") != (images[0], num_classes):
         raise ValueError(f"shapes {shapes}, {num_classes} classes")
+    if predictions["labels"].dtype.kind not in "iu":
+        raise ValueError(f"labels of type {predictions['labels'].dtype}")
     if not 0 <= predictions["labels"].min() <= predictions["labels"].max() < num_classes:
         raise ValueError(f"labels beyond {num_classes} classes")
 
@@ -220,6 +177,7 @@ def read_seconds(run: Run, epochs: int) -> float | None:
         entries = run.timing
         if not entries or {int(entry["epoch"]) for entry in entries} != set(range(1, epochs + 1)):
             return None
-        return float(sum(entry["seconds"] for entry in entries))
+        seconds = float(sum(entry["seconds"] for entry in entries))
+        return seconds if 0 <= seconds < _MOST_SECONDS else None
     except (CheckpointError, *_UNKNOWN):
         return None

@@ -1,6 +1,7 @@
 """Exported networks compute what torch does, whatever the batch and the image size."""
 
 import json
+import resource
 
 import pytest
 import torch
@@ -160,6 +161,16 @@ def test_scores_that_are_no_numbers_are_a_mismatch(tmp_path, wrong):
         )
 
 
+def test_scores_that_are_all_zero_can_be_compared(tmp_path):
+    network = saved(tmp_path / "net", "parabolic_digits")
+    with torch.no_grad():
+        network.classifier.weight.zero_()
+        network.classifier.bias.zero_()
+    network.save_pretrained(tmp_path / "net")
+    found = export_run(tmp_path / "net", tmp_path / "a.pt2", kind="torch-export")
+    assert found["largest_relative_difference"] == 0
+
+
 def test_what_torch_cannot_export_is_one_clear_error(tmp_path):
     def data_dependent(values):
         return values * int(values.sum().item() > 0)
@@ -216,6 +227,22 @@ def test_a_folder_that_takes_no_file_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.mkstemp", refuse)
     with pytest.raises(ConfigError, match=r"cannot be written to \(Permission denied\)"):
         export_run(tmp_path / "net", tmp_path / "a.pt2", kind="torch-export")
+
+
+@pytest.mark.parametrize(("kind", "name"), [("onnx", "a.onnx"), ("torch-export", "a.pt2")])
+def test_a_full_disk_is_one_line_and_leaves_the_file_of_before(tmp_path, kind, name):
+    saved(tmp_path / "net", "parabolic_digits")
+    (tmp_path / name).write_bytes(b"before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # As on a full disk: writing more raises OSError, here "File too large".
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"cannot be written to \(File too large\)"):
+            export_run(tmp_path / "net", tmp_path / name, kind=kind)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / name).read_bytes() == b"before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["net", name])
 
 
 def test_what_has_no_twin_is_refused(tmp_path):

@@ -1,14 +1,15 @@
 """Coarsened and refined runs are ordinary runs: evaluated, trained on, refused in one line."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
 import pdecnn
-from pdecnn.errors import ConfigError
+from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.leveling import coarsen_run, compare_levels, refine_run
-from pdecnn.experiments.runs import Run
+from pdecnn.experiments.runs import Run, is_run
 from pdecnn.networks import Network
 from tests.runs import call, small_config
 
@@ -99,3 +100,28 @@ def test_what_cannot_be_leaves_nothing_behind(trained, tmp_path, make, options, 
 def test_another_run_is_not_overwritten(trained):
     with pytest.raises(ConfigError, match="holds a run already"):
         refine_run(trained, time=2, output=trained.folder)
+
+
+def test_a_run_that_was_moved_is_trained_on_from_its_own_weights(trained, tmp_path):
+    settings = {"training.epochs": 1}
+    expected = refine_run(trained, time=2, output=tmp_path / "here", settings=settings)
+    copy = shutil.copytree(expected.folder, tmp_path / "there", symlinks=True)
+    pdecnn.train(expected.config, output=expected.folder, resume=True, device="cpu")
+    shutil.rmtree(expected.folder / "initial")
+    moved = pdecnn.train(Run(copy).config, output=copy, resume=True, device="cpu")
+    assert moved.metrics == expected.metrics
+
+
+@pytest.mark.parametrize("failing", ["save_pretrained", "link"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(143)])
+def test_a_run_that_could_not_be_made_leaves_nothing_behind(
+    trained, tmp_path, monkeypatch, failing, error
+):
+    def fail(*arguments):
+        assert not is_run(tmp_path / "new")  # killed here, it would be no run without weights
+        raise error
+
+    monkeypatch.setattr(Network if failing == "save_pretrained" else Run, failing, fail)
+    with pytest.raises((CheckpointError, SystemExit), match=r"No space left|143"):
+        refine_run(trained, time=2, output=tmp_path / "new")
+    assert not (tmp_path / "new").exists()

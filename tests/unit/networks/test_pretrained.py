@@ -1,6 +1,7 @@
 """A network as a folder comes back bit for bit, or not at all."""
 
 import json
+import os
 import pickletools
 import random
 import shutil
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import pdecnn
+from pdecnn import files
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.files import MANIFEST, write_json, write_manifest
 from pdecnn.networks.pretrained import CARD, CONFIG, WEIGHTS
@@ -160,23 +162,36 @@ def test_saving_over_an_old_folder(folder):
     assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, CARD, MANIFEST])
 
 
-@pytest.mark.parametrize("interrupted_at", [CONFIG, WEIGHTS, CARD, MANIFEST])
-def test_an_interrupted_save_never_loads_as_a_mixture(folder, monkeypatch, interrupted_at):
-    import pdecnn.files
-    from pdecnn.networks import pretrained
-
-    write = pdecnn.files.write_atomically
+@pytest.mark.parametrize("failing", [CONFIG, WEIGHTS, CARD, MANIFEST])
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_promise_5_a_save_that_fails_leaves_the_old_folder(folder, monkeypatch, failing, error):
+    write = files.write_atomically
 
     def write_until(path, content):
-        if path.name == interrupted_at:
-            raise KeyboardInterrupt
+        if path.name == failing:
+            raise error
         write(path, content)
 
-    monkeypatch.setattr(pretrained, "write_atomically", write_until)
-    monkeypatch.setattr(pdecnn.files, "write_atomically", write_until)
+    monkeypatch.setattr(files, "write_atomically", write_until)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(type(error)):
+        make(step_size=0.25).save_pretrained(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize("killed_at", [CONFIG, WEIGHTS, CARD, MANIFEST])
+def test_a_save_killed_between_renames_never_loads_as_a_mixture(folder, monkeypatch, killed_at):
+    rename = os.replace
+
+    def rename_until(source, target):
+        if Path(target) == folder / killed_at:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", rename_until)
     with pytest.raises(KeyboardInterrupt):
         make(step_size=0.25).save_pretrained(folder)
-    if interrupted_at == MANIFEST:  # all the rest is there
+    if killed_at == MANIFEST:  # all the rest is there
         assert_same(make(step_size=0.25), pdecnn.Network.from_pretrained(folder))
     else:
         with pytest.raises(CheckpointError, match=CONFIG):

@@ -46,7 +46,14 @@ def make_metrics(epochs, rate=lambda epoch: 0.1):
 
 def make_test(counts):
     accuracy = float(counts.trace() / counts.sum())
-    return {"accuracy": accuracy, "confusion": counts.tolist()}
+    return {
+        "accuracy": accuracy,
+        "loss": 0.5,
+        "balanced_accuracy": accuracy,
+        "per_class": dict.fromkeys(CIFAR, accuracy),
+        "num_images": int(counts.sum()),
+        "confusion": counts.tolist(),
+    }
 
 
 def make_predictions(num_classes, *shape):
@@ -93,7 +100,15 @@ def unfinished(tmp_path):
 @pytest.fixture
 def finished(unfinished):
     counts = 5 * torch.eye(10, dtype=torch.int64)
-    summary = {"stopped": "completed", "class_names": CIFAR, "test": make_test(counts)}
+    summary = {
+        "stopped": "completed",
+        "epochs": 3,
+        "best_epoch": 3,
+        "best_validation_accuracy": 0.5,
+        "num_weights": 1234,
+        "class_names": CIFAR,
+        "test": make_test(counts),
+    }
     write_json(unfinished.folder / "summary.json", summary)
     save_file(make_predictions(10, 3, 32, 32), unfinished.folder / PREDICTIONS)
     return unfinished

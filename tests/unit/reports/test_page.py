@@ -13,7 +13,9 @@ import pdecnn
 from pdecnn.diagnostics import diagnose_network
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.experiments.diagnosis import diagnose
+from pdecnn.experiments.runs import Run
 from pdecnn.learning.metrics import summarize
+from pdecnn.reports import draw_run_figures
 from pdecnn.reports import page as page_module
 from pdecnn.reports import page_runs as page_runs_module
 from pdecnn.reports.diagnosis import diagnosis_sections
@@ -231,8 +233,70 @@ def test_a_finished_run_without_weights_shows_what_it_was_left_with(waves, tmp_p
 def test_a_damaged_run_is_an_error_with_its_file(waves, tmp_path, name, text):
     folder = copied(waves, tmp_path / "damaged")
     (folder / name).write_text(text)
-    with pytest.raises(CheckpointError, match=f"{name}: not the .* restore it from a copy"):
+    with pytest.raises(CheckpointError, match=f"{name}: damaged .* restore it from a copy"):
         read([folder], diagnosis=False)
+
+
+BAD_NUMBERS = ("NaN", "Infinity", "1e300", "1" + 400 * "0", '"0.5"', "[0.5]", "-1", "true", "{}")
+
+
+@pytest.mark.parametrize("number", BAD_NUMBERS)
+@pytest.mark.parametrize(
+    "key", ["epoch", "learning_rate", "data_loss", "validation_accuracy", "level"]
+)
+def test_a_number_no_run_can_have_is_named(waves, tmp_path, key, number):
+    folder = copied(waves, tmp_path / "damaged")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    entry = json.loads(lines[0])
+    text = json.dumps({**entry, key: "HERE"}).replace('"HERE"', number)
+    (folder / "metrics.jsonl").write_text("\n".join([text, *lines[1:]]) + "\n")
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl: damaged .* restore it from a copy"):
+        read([folder], diagnosis=False)
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl: damaged"):
+        draw_run_figures(Run(folder))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("class_names",), 5),
+        (("num_weights",), "many"),
+        (("stopped",), [1]),
+        (("test", "accuracy"), float("nan")),
+        (("test", "num_images"), "<script>"),
+        (("test", "per_class"), 3),
+        (("test", "confusion"), [[1]]),
+        (("test", "confusion"), [[10**30] * 10] * 10),
+        (("test", "loss"), 10**400),
+    ],
+)
+def test_a_summary_no_run_can_have_is_named(waves, tmp_path, keys, value):
+    folder = copied(waves, tmp_path / "damaged")
+    (folder / "best").unlink()  # what is not measured anew is shown as it was left
+    summary = json.loads((folder / "summary.json").read_bytes())
+    where = summary
+    for key in keys[:-1]:
+        where = where[key]
+    where[keys[-1]] = value
+    (folder / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(CheckpointError, match=r"summary.json: damaged .* restore it from a copy"):
+        read([folder], diagnosis=False)
+    with pytest.raises(CheckpointError, match=r"summary.json: damaged"):
+        draw_run_figures(Run(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("environment.json", "[" * 100_000),
+        ("timing.jsonl", '{"epoch": 1, "seconds": NaN}\n{"epoch": 2, "seconds": 1}\n'),
+        ("timing.jsonl", '{"epoch": 1, "seconds": 1e999}\n{"epoch": 2, "seconds": 1}\n'),
+    ],
+)
+def test_what_nothing_depends_on_is_unknown_where_it_is_damaged(waves, tmp_path, name, text):
+    folder = copied(waves, tmp_path / "damaged")
+    (folder / name).write_text(text)
+    assert "unknown" in Page(make_page(read([folder], diagnosis=False))).text
 
 
 def test_figures_that_differ_from_the_runs_own_are_remarked(waves, tmp_path):
