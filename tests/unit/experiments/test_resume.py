@@ -307,6 +307,15 @@ def test_lost_metrics_are_noticed_and_not_written_over(killed, tmp_path):
     assert (folder / "metrics.jsonl").read_text() == lines[0]
 
 
+@pytest.mark.parametrize("line", ['{"epoch": 7}\n', "[]\n", "{}\n"])
+def test_metrics_of_other_epochs_are_noticed_too(line, killed, tmp_path):
+    folder = shutil.copytree(killed, tmp_path / "run", symlinks=True)
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text(lines[0] + line + "".join(lines[2:]))
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: line 2 is not of epoch 2"):
+        pdecnn.train(small_config(), output=folder, resume=True)
+
+
 # ------------------------------------------------------------------ what resuming means
 
 
