@@ -12,7 +12,7 @@ import pytest
 
 import pdecnn
 from pdecnn.errors import BusyError, CheckpointError
-from pdecnn.experiments import Run, folder_lock, opening
+from pdecnn.experiments import folder_lock, opening
 from pdecnn.experiments.folder_lock import LOCK, locked_folder
 from pdecnn.experiments.leveling import coarsen_run
 from tests.ranks import start_ranks
@@ -253,13 +253,14 @@ def test_a_child_of_the_trainer_does_not_keep_its_lock(tmp_path, impatient):
 def test_who_resumes_a_run_that_is_just_being_coarsened_waits_for_its_weights(
     undisturbed, impatient, tmp_path, monkeypatch
 ):
+    config = coarsen_run(undisturbed, space=2, output=tmp_path / "twin").config
     original = pdecnn.Network.save_pretrained
     seen = []
 
     def save(network, folder):
         monkeypatch.setattr(pdecnn.Network, "save_pretrained", original)
         with pytest.raises(BusyError):
-            pdecnn.train(Run(tmp_path / "coarse").config, output=tmp_path / "coarse", resume=True)
+            pdecnn.train(config, output=tmp_path / "coarse", resume=True)
         seen.append(folder)
         return original(network, folder)
 
