@@ -204,7 +204,7 @@ def _published(rows: list[dict[str, Any]]) -> str:
     names = ", ".join(dict.fromkeys(row["network"] for row in rows))
     return (
         f"`create_model(..., pretrained=True)`: {names}, in this order, trained at 32 px. One "
-        f"epoch more is at 16 px with the last rate of the recipe, seed 0. Test images in float32. "
+        f"epoch more is at 16 px with the last rate of the recipe, seed 0. Test images in float32."
     )
 
 
