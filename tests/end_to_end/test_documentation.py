@@ -196,3 +196,11 @@ def test_pages_that_include_a_file_of_the_root_follow_its_links():
         ):
             if re.search(r"\]\(docs/", (path.parent / target).read_text()):
                 assert ":relative-docs: docs" in options, name
+
+
+def test_no_line_is_taken_for_a_comment():
+    """A line that begins with % is not shown."""
+    results = {str(path): path for path in (ROOT / "docs" / "results").glob("*.md")}
+    for name, path in (PAGES | results).items():
+        text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        assert not re.search(r"^%", text, flags=re.MULTILINE), name

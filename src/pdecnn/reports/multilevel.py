@@ -71,8 +71,8 @@ def multilevel_page(results: dict[str, Any]) -> str:
         "",
         "Training from coarse to fine images beside training at full size, and networks",
         "coarsened to half the size after training. Written by `benchmarks/multilevel.py`; every",
-        "run with its config is in `multilevel.json`. Accuracies are those of the test images in",
-        "%, with the weights of the best validation accuracy of the last level.",
+        "run with its config is in `multilevel.json`. Accuracies in % are those of the",
+        "test images, with the weights of the best validation accuracy of the last level.",
         "",
     ]
     for dataset in TITLES:
