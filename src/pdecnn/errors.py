@@ -1,6 +1,7 @@
-"""The errors a user can meet, and the helper that names the nearest valid name."""
+"""The errors a user can meet, and helpers to say them in one line."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -53,6 +54,17 @@ def in_one_line(error: BaseException, longest: int = 200) -> str:
     The representation of a UnicodeDecodeError, for one, has the whole file in it.
     """
     return _shortened(" ".join(f"{type(error).__name__}: {error}".split()), longest)
+
+
+@contextmanager
+def system_errors_as(
+    kind: Callable[[str], Exception], problem: str, remedy: str = "choose another --output"
+) -> Iterator[None]:
+    """Say in one line what the system refuses within it: the problem, the reason, the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{problem} ({error.strerror or error}); {remedy}") from error
 
 
 def quoted(value: object, longest: int = 200) -> str:

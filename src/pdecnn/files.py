@@ -36,6 +36,13 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def write_all(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
+    """Write files of a folder, each atomically; their paths."""
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
+    return [folder / name for name in contents]
+
+
 def replace_together(
     folder: Path, contents: Mapping[str, bytes], *, removed_first: Iterable[str]
 ) -> None:
@@ -46,8 +53,7 @@ def replace_together(
     """
     staging = Path(tempfile.mkdtemp(dir=folder, prefix=".saving."))
     try:
-        for name, content in contents.items():
-            write_atomically(staging / name, content)
+        write_all(staging, contents)
         for name in removed_first:
             (folder / name).unlink(missing_ok=True)
         for name in contents:
@@ -78,14 +84,17 @@ def json_bytes(value: object) -> bytes:
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
     """Record the SHA-256 of each named file of the folder."""
-    hashes = {name: _sha256(folder / name) for name in sorted(names)}
-    write_json(folder / MANIFEST, {"sha256": hashes})
+    hashes = {name: _sha256(folder / name) for name in names}
+    write_atomically(folder / MANIFEST, _manifest(hashes))
 
 
 def manifest_bytes(contents: Mapping[str, bytes]) -> bytes:
     """The manifest of files with these contents."""
-    hashes = {name: hashlib.sha256(contents[name]).hexdigest() for name in sorted(contents)}
-    return json_bytes({"sha256": hashes})
+    return _manifest({name: hashlib.sha256(held).hexdigest() for name, held in contents.items()})
+
+
+def _manifest(hashes: Mapping[str, str]) -> bytes:
+    return json_bytes({"sha256": dict(sorted(hashes.items()))})
 
 
 def verify_manifest(folder: Path, required: Iterable[str] = ()) -> None:

@@ -11,7 +11,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from pdecnn.data.random_numbers import cpu_generator
-from pdecnn.errors import ConfigError, ExportError, unknown_name
+from pdecnn.errors import ConfigError, ExportError, system_errors_as, unknown_name
 from pdecnn.experiments.weights import load
 from pdecnn.files import sync_folder
 from pdecnn.networks.network import Network
@@ -246,15 +246,9 @@ def _temporary_beside(file: Path) -> Path:
     return Path(name)
 
 
-@contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
-    """Say in one line that the disk is full or may not be written to."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"{folder}: cannot be written to ({error.strerror or error}); pass a file elsewhere"
-        ) from error
+def _writing_to(folder: Path) -> AbstractContextManager[None]:
+    problem = f"{folder}: cannot be written to"
+    return system_errors_as(ConfigError, problem, "pass a file elsewhere")
 
 
 @contextmanager

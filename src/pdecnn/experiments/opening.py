@@ -1,14 +1,13 @@
 """Making the folder of a run, or finding the one to go on with."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.errors import CheckpointError, ConfigError, system_errors_as
 from pdecnn.experiments.config import RunConfig, differing_keys, run_config_from_dict
 from pdecnn.experiments.environment import describe_environment
 from pdecnn.experiments.folder_lock import RUN_WAIT_SECONDS, locked_folder
@@ -102,12 +101,6 @@ def check_settings(run: Run, config: RunConfig) -> None:
         )
 
 
-@contextmanager
-def usable(folder: Path) -> Iterator[None]:
+def usable(folder: Path) -> AbstractContextManager[None]:
     """Say in one line that the folder cannot hold a run."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder}: cannot be used ({error.strerror}); choose another --output"
-        ) from error
+    return system_errors_as(CheckpointError, f"{folder}: cannot be used")

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import IO
 
-from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.errors import CheckpointError, ConfigError, system_errors_as
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.environment import resolve_device
 from pdecnn.experiments.folder_lock import QUEUE_WAIT_SECONDS, locked_folder
@@ -53,14 +53,10 @@ def run_queue(
         listener.note(f"waiting for the runs that are still at work in {folder}")
 
     with ExitStack() as held:
-        try:
+        with system_errors_as(ConfigError, f"{folder}: cannot be used"):
             lock = held.enter_context(
                 locked_folder(folder, wait_seconds=QUEUE_WAIT_SECONDS, on_wait=on_wait)
             )
-        except OSError as error:
-            raise ConfigError(
-                f"{folder}: cannot be used ({error.strerror}); choose another --output"
-            ) from error
         waiting, damaged = _unfinished(runs, folder)
         listener.note(
             f"{len(runs)} runs in {folder}: {len(runs) - len(waiting) - len(damaged)} finished "

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pdecnn.errors import CheckpointError, DataError
+from pdecnn.errors import CheckpointError, DataError, system_errors_as
 from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.preparation import Splits
 from pdecnn.experiments.runs import DATA, Run
@@ -77,13 +77,12 @@ def point(run: Run, trainer: Trainer) -> None:
 
 def write(run: Run, action: Callable[..., None], *arguments: Any) -> None:
     """Write, once more if it fails; then say so, with what was saved before intact."""
-    try:
+    with system_errors_as(
+        CheckpointError,
+        f"{run.folder}: cannot be written",
+        "make room or allow writing, then go on with --resume (earlier checkpoints are intact)",
+    ):
         try:
             action(*arguments)
         except OSError:
             action(*arguments)
-    except OSError as error:
-        raise CheckpointError(
-            f"{run.folder}: cannot be written ({error.strerror}); make room or allow writing, "
-            f"then go on with --resume (earlier checkpoints are intact)"
-        ) from error

@@ -22,7 +22,7 @@ from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs
 
-from pdecnn.errors import ConfigError, DataError, DivergedError
+from pdecnn.errors import ConfigError, DataError, DivergedError, system_errors_as
 from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer
 from pdecnn.explorer.questions import GET, POST, Query
 
@@ -60,12 +60,10 @@ class ExplorerServer(ThreadingHTTPServer):
         self.explorer = explorer
         self.token = secrets.token_urlsafe(32)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="explorer")
-        try:
+        with system_errors_as(
+            ConfigError, f"port {port} cannot be used", "choose another --port, or 0"
+        ):
             super().__init__((HOST, port), _Handler)
-        except OSError as error:
-            raise ConfigError(
-                f"port {port} cannot be used ({error.strerror}); choose another --port, or 0"
-            ) from error
 
     def server_bind(self) -> None:
         """Bind without asking a name server what this machine is called."""

@@ -2,12 +2,13 @@
 
 import json
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from pdecnn.errors import CheckpointError, ConfigError, in_one_line
+from pdecnn.errors import CheckpointError, ConfigError, in_one_line, system_errors_as
 from pdecnn.experiments.bench import FORMAT_VERSION, PARTS
-from pdecnn.files import write_atomically, write_json
+from pdecnn.files import write_all, write_json
 from pdecnn.reports.bench import FIGURE, bench_page
 from pdecnn.reports.figures import without_matplotlib_notices
 
@@ -21,12 +22,10 @@ def check_output(folder: Path, *, quick: bool) -> dict[str, Any]:
 
     A quick result is refused beside full ones, which it would replace.
     """
-    try:
+    with _using(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
-        raise _unusable(folder, error) from error
     parts = _read_parts(folder / JSON_FILE)
     full = [name for name, part in parts.items() if not part["quick"]]
     if quick and full:
@@ -50,22 +49,18 @@ def write_bench(result: dict[str, Any], folder: Path) -> list[Path]:
 
         with style.journal_style():
             contents |= style.render(FIGURE, draw_depth(parts["depth"]))
-    try:
-        for name, content in contents.items():
-            write_atomically(folder / name, content)
+    with _using(folder):
+        paths = write_all(folder, contents)
         write_json(folder / JSON_FILE, merged)
-    except OSError as error:
-        raise _unusable(folder, error) from error
-    return [folder / name for name in (JSON_FILE, *contents)]
+    return [folder / JSON_FILE, *paths]
 
 
 def _read_parts(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise _unusable(path, error) from error
+    with _using(path):
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            return {}
     try:
         values = json.loads(text)
         version, parts = values["format_version"], values["parts"]
@@ -82,5 +77,5 @@ def _read_parts(path: Path) -> dict[str, Any]:
     )
 
 
-def _unusable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path}: cannot be used ({error.strerror}); choose another --output")
+def _using(path: Path) -> AbstractContextManager[None]:
+    return system_errors_as(ConfigError, f"{path}: cannot be used")

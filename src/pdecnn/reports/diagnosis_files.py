@@ -10,9 +10,9 @@ from typing import Any
 
 from pdecnn.diagnostics.diagnosis import LATEX_THRESHOLD, BlockDiagnosis
 from pdecnn.diagnostics.json_values import derivative_name, kind_name
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.experiments.diagnosis import AttackReport, Diagnosis
-from pdecnn.files import write_atomically
+from pdecnn.files import write_all
 from pdecnn.reports.figures import without_matplotlib_notices
 
 _SPECTRA = ("block", "step", "of", "real", "imaginary")
@@ -24,7 +24,7 @@ _COEFFICIENTS = (
 def write_diagnosis(found: Diagnosis, folder: Path) -> list[Path]:
     """diagnosis.json, the spectra and coefficients as CSV, the PDE as LaTeX, and the figures."""
     with _writable(folder):
-        return _write(folder, _diagnosis_contents(found))
+        return write_all(folder, _diagnosis_contents(found))
 
 
 def _diagnosis_contents(found: Diagnosis) -> dict[str, bytes]:
@@ -65,25 +65,15 @@ def write_attack(found: AttackReport, folder: Path) -> list[Path]:
     name = f"attack_{found.results[0].norm}"
     with _writable(folder), style.journal_style():
         figure = style.render(name, draw_robustness(found))
-        return _write(folder, {f"{name}.json": _json(found.to_dict()), **figure})
+        return write_all(folder, {f"{name}.json": _json(found.to_dict()), **figure})
 
 
 @contextmanager
 def _writable(folder: Path) -> Iterator[None]:
     """Make the folder, and say in one line where it cannot be written."""
-    try:
+    with system_errors_as(ConfigError, f"{folder}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         yield
-    except OSError as error:
-        raise ConfigError(
-            f"{folder}: cannot be written ({error.strerror}); choose another --output"
-        ) from error
-
-
-def _write(folder: Path, contents: dict[str, bytes]) -> list[Path]:
-    for name, content in contents.items():
-        write_atomically(folder / name, content)
-    return [folder / name for name in contents]
 
 
 def _spectra(blocks: Sequence[BlockDiagnosis]) -> Iterable[tuple[Any, ...]]:

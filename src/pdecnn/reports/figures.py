@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pdecnn.errors import CheckpointError
+from pdecnn.errors import CheckpointError, system_errors_as
 from pdecnn.experiments.runs import Run
-from pdecnn.files import write_atomically
+from pdecnn.files import write_all
 from pdecnn.reports.recorded import read_metrics, read_summary
 from pdecnn.reports.results import read_predictions
 
@@ -44,17 +44,14 @@ def draw_run_figures(run: Run) -> list[Path]:
 
 
 def _write(folder: Path, contents: dict[str, bytes]) -> list[Path]:
-    try:
+    with system_errors_as(
+        CheckpointError,
+        f"{folder}: the figures cannot be written",
+        "make room or allow writing (the run itself is intact)",
+    ):
         if contents:
             folder.mkdir(exist_ok=True)
-        for name, content in contents.items():
-            write_atomically(folder / name, content)
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder}: the figures cannot be written ({error.strerror}); make room or allow "
-            f"writing (the run itself is intact)"
-        ) from error
-    return [folder / name for name in contents]
+        return write_all(folder, contents)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pdecnn.errors import ConfigError
-from pdecnn.files import write_atomically, write_json
+from pdecnn.files import write_all, write_json
 from pdecnn.networks.level_transfer import INTERPOLATIONS
 from pdecnn.reports.figures import without_matplotlib_notices
 from pdecnn.reports.provenance import measured_on
@@ -45,9 +45,7 @@ def write_multilevel(dataset: str, result: dict[str, Any], folder: Path) -> list
     contents = {PAGE_FILE: multilevel_page(results).encode()}
     if "runs" in result:
         contents |= _figure(dataset, result["runs"])
-    for name, content in contents.items():
-        write_atomically(folder / name, content)
-    return [path, *(folder / name for name in contents)]
+    return [path, *write_all(folder, contents)]
 
 
 def _figure(dataset: str, runs: list[dict[str, Any]]) -> dict[str, bytes]:

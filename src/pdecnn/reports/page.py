@@ -3,10 +3,11 @@
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pdecnn
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_atomically
 from pdecnn.reports.page_config import draw_config
 from pdecnn.reports.page_confusion import draw_confusion
@@ -31,18 +32,14 @@ def check_output(path: Path) -> None:
         raise ConfigError(f"{path}: the report is a page; choose a name that ends in .html")
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; choose another --output")
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(path, error) from error
 
 
 def write_page(runs: Sequence[PageRun], path: Path) -> None:
     """Write the page of some runs; the same runs give the same bytes."""
-    try:
+    with _writing(path):
         write_atomically(path, make_page(runs).encode(errors="replace"))
-    except OSError as error:
-        raise _unwritable(path, error) from error
 
 
 def make_page(runs: Sequence[PageRun]) -> str:
@@ -137,5 +134,5 @@ def _read(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
-def _unwritable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path}: cannot be written ({error.strerror}); choose another --output")
+def _writing(path: Path) -> AbstractContextManager[None]:
+    return system_errors_as(ConfigError, f"{path}: cannot be written")

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pdecnn.errors import CheckpointError
+from pdecnn.errors import CheckpointError, system_errors_as
 from pdecnn.experiments.paper import TARGETS, Plan
-from pdecnn.files import write_atomically
+from pdecnn.files import write_all, write_atomically
 from pdecnn.reports.figures import without_matplotlib_notices
 from pdecnn.reports.paper_text import caption, explain_table, notices, title
 from pdecnn.reports.provenance import device_name
@@ -53,19 +53,17 @@ def draw_paper(plan: Plan, output: Path, failures: dict[str, str]) -> Drawn:
             body = _figure(target, plan, drawn=figure is not None)
         page = _page(target, plan, body, results, failures)
         contents[f"{target}.md"] = page.encode()
-    try:
+    with system_errors_as(
+        CheckpointError,
+        f"{output}: cannot be written",
+        "make room or allow writing, then run the same command again (the runs are intact)",
+    ):
         output.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            write_atomically(output / name, content)
+        write_all(output, contents)
         for name in stale:  # of runs that are there no more
             (output / name).unlink(missing_ok=True)
         contents[PAGE] = _whole_page(output).encode()
         write_atomically(output / PAGE, contents[PAGE])
-    except OSError as error:
-        raise CheckpointError(
-            f"{output}: cannot be written ({error.strerror}); make room or allow writing, then "
-            f"run the same command again (the runs are intact)"
-        ) from error
     return Drawn([output / name for name in contents], failures)
 
 

@@ -154,7 +154,7 @@ def test_a_full_disk_is_told_in_a_sentence(unfinished, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(figures, "write_atomically", fail)
+    monkeypatch.setattr(figures, "write_all", fail)
     with pytest.raises(CheckpointError, match=r"cannot be written \(No space left.*intact"):
         draw_run_figures(unfinished)
 

@@ -192,6 +192,6 @@ def test_a_full_disk_is_told_in_a_sentence(plan, output, monkeypatch):
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(reports_paper, "write_atomically", fail)
+    monkeypatch.setattr(reports_paper, "write_all", fail)
     with pytest.raises(CheckpointError, match=r"cannot be written \(No space left.*same command"):
         draw_paper(only_table(plan), output, {})
