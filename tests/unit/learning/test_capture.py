@@ -23,6 +23,7 @@ from pdecnn.networks.registry import create_model
 from tests.unit.learning.trainings import (
     MODES,
     Poisoned,
+    Stop,
     assert_same_bits,
     digits,
     make_network,
@@ -30,6 +31,7 @@ from tests.unit.learning.trainings import (
     on_disk,
     run,
     snapshot,
+    stop_at,
 )
 
 CLASS_NAMES = tuple("abcdefghij")
@@ -159,23 +161,11 @@ def test_a_captured_training_is_the_eager_one(dynamics, backprop, precision):
 @pytest.mark.gpu
 @every_mode
 def test_promise_1_a_captured_training_resumes_to_the_bit(dynamics, backprop, tmp_path):
-    class Stop(Exception):
-        pass
-
-    def stop_after(number):
-        calls = iter(range(number))
-
-        def poll():
-            if next(calls, None) is None:
-                raise Stop
-
-        return poll
-
     whole = gpu_trainer(dynamics, backprop, average_decay=0.9)
     reports = run(whole)
     first = gpu_trainer(dynamics, backprop, average_decay=0.9)
     with pytest.raises(Stop):
-        run(first, poll=stop_after(4))
+        run(first, poll=stop_at(5))
     assert first.progress.batch == 4
     save_checkpoint(first, tmp_path / "c")
     second = gpu_trainer(dynamics, backprop, seed=5, average_decay=0.9)

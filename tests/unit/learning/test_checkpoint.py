@@ -18,6 +18,7 @@ from pdecnn.files import MANIFEST, write_json, write_manifest
 from pdecnn.learning.checkpoint import FILES, PROGRESS, TENSORS, load_checkpoint, save_checkpoint
 from pdecnn.networks.pretrained import CONFIG
 from tests.unit.learning.trainings import (
+    Stop,
     assert_same_bits,
     make_network,
     make_trainer,
@@ -36,10 +37,6 @@ def new_trainer(dynamics="parabolic", seed=0, network=None, **settings):
 @pytest.fixture(scope="module")
 def trained():
     """A trainer after two batches of its second epoch."""
-
-    class Stop(Exception):
-        pass
-
     trainer = new_trainer()
 
     def stop():

@@ -17,6 +17,7 @@ from tests.unit.learning.trainings import (
     run,
     scatter_weights_,
     snapshot,
+    step_compiled_and_eager,
 )
 
 CHOICES = [("opening",), ("blocks",), ("opening", "blocks")]
@@ -114,12 +115,7 @@ def test_the_compiled_step_trains_no_frozen_weight():
     assert not frozen & {id(w) for w in compiled.optimizer.boxed}
     before = snapshot(compiled)
     torch._dynamo.reset()
-    for trainer in (eager, compiled):
-        trainer._step.gated = True
-        trainer.begin_epoch()
-    with compiled._step.compiled("aot_eager"):
-        compiled.step()
-    eager.step()
+    step_compiled_and_eager(compiled, eager, 1)
     after = snapshot(compiled)
     assert_same_bits(after, snapshot(eager))
     for name, old in before.items():

@@ -12,26 +12,14 @@ from pdecnn.learning import guard as guard_module
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
 from pdecnn.learning.guard import GuardConfig
 from tests.unit.learning.trainings import (
+    Stop,
     assert_same_bits,
     make_trainer,
     run,
     snapshot,
+    stop_at,
 )
 from tests.unit.networks.test_reversal import make_network, trap_
-
-
-class Stop(Exception):
-    pass
-
-
-def stop_at(number):
-    calls = iter(range(1, number + 1))
-
-    def poll():
-        if next(calls) == number:
-            raise Stop
-
-    return poll
 
 
 def trapped_trainer(*, notes=None, seed=0, **settings):

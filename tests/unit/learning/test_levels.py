@@ -13,6 +13,7 @@ from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
 from pdecnn.learning.work import training_flops
 from pdecnn.networks.preprocessing import Preprocessing
 from tests.unit.learning.trainings import (
+    Stop,
     assert_same_bits,
     digits,
     make_network,
@@ -190,10 +191,6 @@ class _Evaluation:
 
     def __init__(self, accuracy):
         self.accuracy = accuracy
-
-
-class Stop(Exception):
-    """Interrupts a training between two batches."""
 
 
 # Batches are 3 an epoch: before and after the last batch of a level, and in the next one.

@@ -7,12 +7,14 @@ from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
 from tests.unit.learning.trainings import (
     POLLS_PER_EPOCH,
     Poisoned,
+    Stop,
     assert_same_bits,
     make_network,
     make_trainer,
     run,
     skip_unless_supported,
     snapshot,
+    stop_at,
 )
 
 EVERYTHING = {
@@ -33,21 +35,6 @@ TRAININGS = {
     "average": {"average_decay": 0.8},
     "everything": EVERYTHING,
 }
-
-
-class Stop(Exception):
-    pass
-
-
-def stop_at(poll_number):
-    """A poll that raises the n-th time it is asked."""
-    calls = iter(range(1, poll_number + 1))
-
-    def poll():
-        if next(calls) == poll_number:
-            raise Stop
-
-    return poll
 
 
 def new_trainer(settings, seed=0):

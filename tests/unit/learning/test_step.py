@@ -6,7 +6,13 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.unit.learning.trainings import MODES, make_network, make_trainer, snapshot
+from tests.unit.learning.trainings import (
+    MODES,
+    make_network,
+    make_trainer,
+    snapshot,
+    step_compiled_and_eager,
+)
 
 EVERYTHING = {
     "accumulation": 2,
@@ -173,14 +179,7 @@ def test_several_trainings_of_a_process_do_not_mix():
     ]
     torch._dynamo.reset()
     for compiled, eager in zip(*trainers, strict=True):
-        for trainer in (compiled, eager):
-            trainer._step.gated = True
-            trainer.begin_epoch()
-        with compiled._step.compiled("aot_eager"):
-            compiled.step()
-            compiled.step()
-        eager.step()
-        eager.step()
+        step_compiled_and_eager(compiled, eager, 2)
     for compiled, eager in zip(*trainers, strict=True):
         expected = snapshot(eager)
         for name, tensor in snapshot(compiled).items():

@@ -18,6 +18,7 @@ from tests.unit.learning.trainings import (
     on_disk,
     run,
     snapshot,
+    step_compiled_and_eager,
 )
 
 SETTINGS = {"accumulation": 5, "average_decay": 0.9, "clip_norm": 1.0}
@@ -109,14 +110,7 @@ def test_the_compiled_step_finds_its_batch():
     eager = make_trainer(make_network("parabolic"), accumulation=2)
     compiled = make_trainer(make_network("parabolic"), accumulation=2, sets=stored_sets())
     torch._dynamo.reset()
-    for trainer in (eager, compiled):
-        trainer._step.gated = True
-        trainer.begin_epoch()
-    with compiled._step.compiled("aot_eager"):
-        compiled.step()
-        compiled.step()
-    eager.step()
-    eager.step()
+    step_compiled_and_eager(compiled, eager, 2)
     assert_same_bits(snapshot(compiled), snapshot(eager))
 
 

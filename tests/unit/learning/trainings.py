@@ -76,6 +76,33 @@ def run(trainer, poll=lambda: None, on_step=lambda: None):
     return list(trainer.epochs(poll=poll, on_step=on_step))
 
 
+class Stop(Exception):
+    """Interrupts a training."""
+
+
+def stop_at(number):
+    """A poll that raises the n-th time it is asked."""
+    calls = iter(range(1, number + 1))
+
+    def poll():
+        if next(calls) == number:
+            raise Stop
+
+    return poll
+
+
+def step_compiled_and_eager(compiled, eager, number):
+    """Take steps of two trainers as a GPU does, of one compiled for a graph but without one."""
+    for trainer in (compiled, eager):
+        trainer._step.gated = True
+        trainer.begin_epoch()
+    with compiled._step.compiled("aot_eager"):
+        for _ in range(number):
+            compiled.step()
+    for _ in range(number):
+        eager.step()
+
+
 def first_step(trainer):
     trainer.begin_epoch()
     trainer.step()
