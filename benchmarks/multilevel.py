@@ -2,12 +2,15 @@
 
     python benchmarks/multilevel.py --dataset digits
     python benchmarks/multilevel.py --dataset cifar10 --data DIR [--jobs 1] [--epochs 100]
+    python benchmarks/multilevel.py --dataset rediscretized --data DIR
     python benchmarks/multilevel.py --dataset published --data DIR
 
-`published` trains nothing but coarsens the CIFAR-10 networks that come with the package.
+`rediscretized` trains on CIFAR-10 in levels between which the PDE's coefficients are kept instead
+of the stencils' entries, and coarsens the results. `published` trains nothing but coarsens the
+CIFAR-10 networks that come with the package.
 
 Runs that are finished are skipped, so that the same command goes on where it stopped; results of
-the other data set stay. `--levels EPOCHS:SIZES:STEPS`, e.g. 60,40:16,32 or 1,1:16,32:1,3, replaces
+the other data sets stay. `--levels EPOCHS:SIZES:STEPS`, e.g. 60,40:16,32 or 1,1:16,32:1,3, replaces
 the recipe's levels and may be repeated to compare several. With `--choose` they are compared by
 validation accuracy alone, on seeds that no published figure uses, and nothing is written.
 """
@@ -47,8 +50,10 @@ from pdecnn.reports.console import ConsoleListener
 from pdecnn.reports.multilevel import write_multilevel
 
 DYNAMICS = "hamiltonian"
+DATASETS = ("digits", "cifar10", "rediscretized", "published")
 FACTOR = 2
 FIRST_SEED_TO_CHOOSE = 10
+SINGLE = "single"
 STEPS = ((8, 0.125), (3, 1.0))
 VARIANTS = ("as it is", "rediscretize", "galerkin")
 Originals = dict[str, tuple[RunConfig, Network]]
@@ -64,28 +69,27 @@ def main() -> None:
     """Train, coarsen, measure, write."""
     arguments = parse()
     listener = ConsoleListener()
-    queue = partial(
-        run_queue,
-        device=arguments.device,
-        num_parallel=arguments.jobs,
-        listener=listener,
-    )
+    queue = partial(run_queue, device=arguments.device, listener=listener)
+    timed = partial(queue, num_parallel=arguments.jobs)
+    tune = partial(queue, num_parallel=arguments.tuning_jobs)
     folder = arguments.runs / arguments.dataset
     if arguments.dataset == "published":
         originals = published_networks(arguments)
-        result = {"coarsened": coarsen_all(originals, arguments, folder, queue)}
+        result = {"coarsened": coarsen_all(originals, arguments, folder, tune)}
         finish(arguments, result, listener)
         return
     trainings = plan_trainings(arguments)
-    fail_if_any(queue(trainings, folder / "trained"))
+    fail_if_any(timed(trainings, folder / "trained"))
     if arguments.choose:
         show_choice(folder / "trained", trainings)
         return
     runs = [describe_run(folder / "trained" / name, config) for name, config in trainings.items()]
-    coarsened = coarsen_all(trained_networks(arguments, folder), arguments, folder, queue)
-    fail_if_any(queue(plan_refinements(arguments), folder / "refined"))
-    refined = refine_all(arguments, folder / "refined")
-    finish(arguments, {"runs": runs, "coarsened": coarsened, "refined": refined}, listener)
+    coarsened = coarsen_all(trained_networks(trainings, folder), arguments, folder, tune)
+    result = {"runs": runs, "coarsened": coarsened}
+    if arguments.dataset == "digits":
+        fail_if_any(timed(plan_refinements(arguments), folder / "refined"))
+        result["refined"] = refine_all(arguments, folder / "refined")
+    finish(arguments, result, listener)
 
 
 def finish(
@@ -103,7 +107,7 @@ def finish(
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dataset", choices=("digits", "cifar10", "published"), default="digits")
+    parser.add_argument("--dataset", choices=DATASETS, default="digits")
     parser.add_argument("--data", type=Path, help="the folder that holds CIFAR-10")
     parser.add_argument("--output", type=Path, help="docs/results, or multilevel-quick if quick")
     parser.add_argument("--runs", type=Path, help="where runs are kept; OUTPUT/runs if quick")
@@ -115,6 +119,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--choose", action="store_true", help="compare levels by validation only")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time; times suffer")
+    parser.add_argument("--tuning-jobs", type=int, default=1, help="epochs after coarsening")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     default = Path("multilevel-quick") if arguments.quick else Path("docs/results")
@@ -138,12 +143,17 @@ def settings_of(arguments: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 def plan_trainings(arguments: argparse.Namespace) -> dict[str, RunConfig]:
     """Single-level and multilevel runs by name, seed by seed, so that both meet the same hours."""
-    recipe = pdecnn.recipe(f"{DYNAMICS}_{arguments.dataset}_multilevel")
+    rediscretized = arguments.dataset == "rediscretized"
+    dataset = "cifar10" if rediscretized else arguments.dataset
+    recipe = pdecnn.recipe(f"{DYNAMICS}_{dataset}_multilevel")
+    if rediscretized:
+        recipe = recipe.with_settings({"training.level_stencils": "rediscretize"})
     configs = {}
     first = FIRST_SEED_TO_CHOOSE if arguments.choose else 0
     for seed in range(first, first + arguments.seeds):
         base = recipe.with_settings(settings_of(arguments, seed))
-        configs[f"single-seed{seed}"] = base.with_settings(parse_levels("none:none:none"))
+        if not rediscretized:
+            configs[f"{SINGLE}-seed{seed}"] = base.with_settings(parse_levels("none:none:none"))
         for levels in arguments.levels or [None]:
             config = base if levels is None else base.with_settings(parse_levels(levels))
             configs[f"{level_name(config)}-seed{seed}"] = config
@@ -193,8 +203,6 @@ def level_name(config: RunConfig) -> str:
 
 def plan_refinements(arguments: argparse.Namespace) -> dict[str, RunConfig]:
     """Digits networks to be refined in time afterwards: with small steps, and with the paper's."""
-    if arguments.dataset != "digits":
-        return {}
     configs = {}
     for dynamics in PAPER_DYNAMICS:
         for num_steps, step_size in STEPS:
@@ -274,10 +282,11 @@ def steady_seconds(metrics: list[dict[str, Any]], seconds: dict[int, float]) -> 
     return total
 
 
-def trained_networks(arguments: argparse.Namespace, folder: Path) -> Originals:
-    """The single-level networks of all seeds."""
-    runs = {seed: Run(folder / "trained" / f"single-seed{seed}") for seed in range(arguments.seeds)}
-    return {f"seed{seed}": (run.config, pdecnn.load(run.folder)) for seed, run in runs.items()}
+def trained_networks(trainings: dict[str, RunConfig], folder: Path) -> Originals:
+    """The networks of all seeds: those of a single level, or of the only levels there are."""
+    first = next(iter(trainings)).rpartition("-seed")[0]
+    runs = [Run(folder / "trained" / name) for name in trainings if name.startswith(f"{first}-")]
+    return {f"seed{run.config.seed}": (run.config, pdecnn.load(run.folder)) for run in runs}
 
 
 def published_networks(arguments: argparse.Namespace) -> Originals:
@@ -369,6 +378,10 @@ def tuning(config: RunConfig, network: Network, folder: Path) -> RunConfig:
         schedule="piecewise",
         learning_rates=config.training.learning_rates[-1:],
         phases=(1.0,),
+        level_epochs=None,
+        level_sizes=None,
+        level_steps=None,
+        level_stencils="keep",
         capture=False,  # compiling takes longer than an epoch
     )
     return replace(

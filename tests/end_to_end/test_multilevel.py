@@ -92,3 +92,21 @@ def test_the_published_networks_are_coarsened_without_any_other_training(tmp_pat
     assert "parabolic, hamiltonian, second_order, in this order" in page
     assert "images averaged and interpolated back |" in page
     assert str(tmp_path) not in page
+
+
+@pytest.mark.slow
+def test_networks_of_rediscretised_levels_are_coarsened_to_the_first_mesh(tmp_path):
+    data = write_version(tmp_path, CIFAR10)
+    output = tmp_path / "output"
+    command = [sys.executable, str(SCRIPT), "--quick", "--dataset", "rediscretized"]
+    command += ["--data", str(data), "--output", str(output), "--device", "cpu", "--seeds", "1"]
+    command += ["--epochs", "2", "--tuning-jobs", "2"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((output / "multilevel.json").read_text())["rediscretized"]
+    assert [run["level_stencils"] for run in result["runs"]] == ["rediscretize"]
+    assert sum("tuned_test_accuracy" in row for row in result["coarsened"]) == 3
+    tuned = output / "runs" / "rediscretized" / "tuned" / "rediscretize-seed0"
+    assert pdecnn.load(tuned).config.mesh_size == 1.0
+    page = (output / "multilevel.md").read_text()
+    assert "16 → 32 px, re-discretised, epochs 60:40: between levels" in page

@@ -16,6 +16,7 @@ JSON_FILE, PAGE_FILE = "multilevel.json", "multilevel.md"
 TITLES = {
     "digits": "Digits",
     "cifar10": "CIFAR-10",
+    "rediscretized": "CIFAR-10 in re-discretised levels",
     "published": "The published CIFAR-10 networks",
 }
 POINTS, SAVING = 0.5, 0.25
@@ -43,7 +44,7 @@ def write_multilevel(dataset: str, result: dict[str, Any], folder: Path) -> list
     results = {name: part for name, part in (results | {dataset: result}).items() if name in TITLES}
     write_json(path, results)
     contents = {PAGE_FILE: multilevel_page(results).encode()}
-    if "runs" in result:
+    if _compares(result):
         contents |= _figure(dataset, result["runs"])
     return [path, *write_all(folder, contents)]
 
@@ -84,15 +85,16 @@ def _section(dataset: str, result: dict[str, Any]) -> list[str]:
     lines = [f"## {TITLES[dataset]}", ""]
     if result["quick"]:
         lines += ["**Quick version: tiny networks, only to see that everything runs.**", ""]
-    if "runs" not in result:
-        lines += [_published(rows), measured_on(result["environment"]) + ".", ""]
+    if not _compares(result):
+        about = _rediscretized(result["runs"]) if "runs" in result else _published(rows)
+        lines += [about, measured_on(result["environment"]) + ".", ""]
         return [*lines, *_coarsening_table(rows), "", *_coarsening_verdicts(rows), ""]
     runs = result["runs"]
     lines += [_conditions(result), ""]
     lines += ["### Training", "", *_training_table(runs), "", *_verdicts(runs), ""]
     lines += [f"![Validation accuracy over work and time]({figure_name(dataset)}.png)", ""]
     lines += ["### Coarsening", "", *_coarsening_table(rows), "", *_coarsening_verdicts(rows), ""]
-    if result["refined"]:
+    if "refined" in result:
         lines += ["### Refining in time", "", *_refinement_table(result["refined"]), ""]
     return lines
 
@@ -198,6 +200,20 @@ def _refinement_table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _compares(result: dict[str, Any]) -> bool:
+    """Whether there are runs in levels beside those of a single one."""
+    return any(run["name"] == _SINGLE for run in result.get("runs", ()))
+
+
+def _rediscretized(runs: list[dict[str, Any]]) -> str:
+    seeds = ", ".join(str(run["seed"]) for run in runs)
+    return (
+        f"`{runs[0]['recipe']}`, {_described(runs[0])}: between levels the PDE's coefficients are "
+        f"kept instead of the stencils' entries. Seeds {seeds}, in this order. One epoch more is "
+        f"at half size with the last rate of the recipe."
+    )
+
+
 def _published(rows: list[dict[str, Any]]) -> str:
     names = ", ".join(dict.fromkeys(row["network"] for row in rows))
     return (
@@ -230,7 +246,7 @@ def _described(run: dict[str, Any]) -> str:
         if run[key] is not None
     ]
     if run["level_stencils"] != "keep":
-        words.append(run["level_stencils"])
+        words.append("re-discretised")
     shares = ":".join(f"{length:g}" for length in run["level_epochs"])
     return f"{', '.join(words)}, epochs {shares}"
 
