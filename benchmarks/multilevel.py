@@ -3,11 +3,13 @@
     python benchmarks/multilevel.py --dataset digits
     python benchmarks/multilevel.py --dataset cifar10 --data DIR [--jobs 1] [--epochs 100]
     python benchmarks/multilevel.py --dataset rediscretized --data DIR
+    python benchmarks/multilevel.py --dataset smooth --data DIR
     python benchmarks/multilevel.py --dataset published --data DIR
 
 `rediscretized` trains on CIFAR-10 in levels between which the PDE's coefficients are kept instead
-of the stencils' entries, and coarsens the results. `published` trains nothing but coarsens the
-CIFAR-10 networks that come with the package.
+of the stencils' entries, and coarsens the results. `smooth` coarsens small networks that were
+trained on a quarter of the images, each averaged and interpolated back. `published` trains nothing
+but coarsens the CIFAR-10 networks that come with the package.
 
 Runs that are finished are skipped, so that the same command goes on where it stopped; results of
 the other data sets stay. `--levels EPOCHS:SIZES:STEPS`, e.g. 60,40:16,32 or 1,1:16,32:1,3, replaces
@@ -26,11 +28,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 import pdecnn
+from pdecnn.data.cifar import CIFAR10, NUM_PIXEL_BYTES, SHAPE
 from pdecnn.data.image_set import ImageSet
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.environment import describe_environment, resolve_device
@@ -50,13 +54,18 @@ from pdecnn.reports.console import ConsoleListener
 from pdecnn.reports.multilevel import write_multilevel
 
 DYNAMICS = "hamiltonian"
-DATASETS = ("digits", "cifar10", "rediscretized", "published")
+DATASETS = ("digits", "cifar10", "rediscretized", "smooth", "published")
 FACTOR = 2
 FIRST_SEED_TO_CHOOSE = 10
 SINGLE = "single"
 STEPS = ((8, 0.125), (3, 1.0))
 VARIANTS = ("as it is", "rediscretize", "galerkin")
 Originals = dict[str, tuple[RunConfig, Network]]
+SMALL = {  # three minutes a run on two cores
+    "network.channels": [16, 32, 48, 48],
+    "data.fraction": 0.25,
+    "training.epochs": 6,
+}
 QUICK = {
     "network.channels": [8, 8],
     "data.fraction": 0.2,
@@ -78,13 +87,18 @@ def main() -> None:
         result = {"coarsened": coarsen_all(originals, arguments, folder, tune)}
         finish(arguments, result, listener)
         return
-    trainings = plan_trainings(arguments)
+    smooth = arguments.dataset == "smooth"
+    trainings = plan_smooth(arguments, folder) if smooth else plan_trainings(arguments)
     fail_if_any(timed(trainings, folder / "trained"))
     if arguments.choose:
         show_choice(folder / "trained", trainings)
         return
     runs = [describe_run(folder / "trained" / name, config) for name, config in trainings.items()]
-    coarsened = coarsen_all(trained_networks(trainings, folder), arguments, folder, tune)
+    originals = trained_networks(trainings, folder)
+    if smooth:  # smooth images to train on, those there are from then on
+        data = {"data.folder": str(arguments.data.absolute())}
+        originals = {name: (c.with_settings(data), net) for name, (c, net) in originals.items()}
+    coarsened = coarsen_all(originals, arguments, folder, tune)
     result = {"runs": runs, "coarsened": coarsened}
     if arguments.dataset == "digits":
         fail_if_any(timed(plan_refinements(arguments), folder / "refined"))
@@ -158,6 +172,40 @@ def plan_trainings(arguments: argparse.Namespace) -> dict[str, RunConfig]:
             config = base if levels is None else base.with_settings(parse_levels(levels))
             configs[f"{level_name(config)}-seed{seed}"] = config
     return configs
+
+
+def plan_smooth(arguments: argparse.Namespace, folder: Path) -> dict[str, RunConfig]:
+    """Small networks of all dynamics on smoothed copies of the images."""
+    data = folder / "images"
+    write_smoothed(arguments.data, data)
+    configs = {}
+    for dynamics in PAPER_DYNAMICS:
+        for seed in range(arguments.seeds):
+            settings = SMALL | settings_of(arguments, seed) | {"data.folder": str(data)}
+            config = pdecnn.recipe(f"{dynamics}_cifar10").with_settings(settings)
+            configs[f"{dynamics}-seed{seed}"] = config
+    return configs
+
+
+def write_smoothed(data: Path, folder: Path) -> None:
+    """CIFAR-10 in its published layout, every image averaged to half the size and back."""
+    source = next(data.rglob(CIFAR10.test_files[0])).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        content = path.read_bytes()
+        if path.suffix == ".bin":
+            records = np.frombuffer(content, np.uint8).reshape(-1, 1 + NUM_PIXEL_BYTES).copy()
+            for part in np.array_split(records, max(1, len(records) // 1000)):
+                pixels = torch.from_numpy(part[:, 1:]).reshape(-1, *SHAPE).float()
+                part[:, 1:] = smoothed(pixels).round().clamp(0, 255).flatten(1).byte().numpy()
+            content = records.tobytes()
+        (folder / path.name).write_bytes(content)
+
+
+def smoothed(images: Tensor) -> Tensor:
+    """Averaged over cells and interpolated back."""
+    coarse = average_pool(images, FACTOR)
+    return functional.interpolate(coarse, scale_factor=FACTOR, mode="bilinear")
 
 
 def show_choice(folder: Path, trainings: dict[str, RunConfig]) -> None:
@@ -283,10 +331,13 @@ def steady_seconds(metrics: list[dict[str, Any]], seconds: dict[int, float]) -> 
 
 
 def trained_networks(trainings: dict[str, RunConfig], folder: Path) -> Originals:
-    """The networks of all seeds: those of a single level, or of the only levels there are."""
-    first = next(iter(trainings)).rpartition("-seed")[0]
-    runs = [Run(folder / "trained" / name) for name in trainings if name.startswith(f"{first}-")]
-    return {f"seed{run.config.seed}": (run.config, pdecnn.load(run.folder)) for run in runs}
+    """The trained networks by run, but not of levels beside those of a single one."""
+    runs = {name: Run(folder / "trained" / name) for name in trainings}
+    single = {name: run for name, run in runs.items() if name.startswith(SINGLE)}
+    return {
+        name.removeprefix(f"{SINGLE}-"): (run.config, pdecnn.load(run.folder))
+        for name, run in (single or runs).items()
+    }
 
 
 def published_networks(arguments: argparse.Namespace) -> Originals:
@@ -347,10 +398,7 @@ def evaluate_smoothed(network: Network, test: ImageSet) -> Evaluation:
         parts = []
         network.eval()
         for pixels in test.images[:].split(250):
-            features = network.preprocess(pixels)
-            coarse = average_pool(features, FACTOR)
-            smooth = functional.interpolate(coarse, scale_factor=FACTOR, mode="bilinear")
-            parts.append(network(smooth))
+            parts.append(network(smoothed(network.preprocess(pixels))))
         return torch.cat(parts)
 
     return evaluate_network(network, test, score=score)

@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import pdecnn
 from pdecnn.data.cifar import CIFAR10
 from pdecnn.experiments.preparation import read_splits
+from pdecnn.experiments.runs import Run
 from pdecnn.learning import evaluate_network
 from pdecnn.networks import refine_in_time
+from pdecnn.networks.preprocessing import average_pool
 from tests.published_data import write_version
 from tests.runs import environment
 
@@ -106,7 +109,30 @@ def test_networks_of_rediscretised_levels_are_coarsened_to_the_first_mesh(tmp_pa
     result = json.loads((output / "multilevel.json").read_text())["rediscretized"]
     assert [run["level_stencils"] for run in result["runs"]] == ["rediscretize"]
     assert sum("tuned_test_accuracy" in row for row in result["coarsened"]) == 3
-    tuned = output / "runs" / "rediscretized" / "tuned" / "rediscretize-seed0"
+    name = "rediscretize-levels-50_50epochs-16_32px-seed0"
+    tuned = output / "runs" / "rediscretized" / "tuned" / name
     assert pdecnn.load(tuned).config.mesh_size == 1.0
     page = (output / "multilevel.md").read_text()
-    assert "16 → 32 px, re-discretised, epochs 60:40: between levels" in page
+    assert "16 → 32 px, re-discretised, epochs 50:50: between levels" in page
+
+
+@pytest.mark.slow
+def test_networks_learn_from_smooth_images_and_are_coarsened_on_those_there_are(tmp_path):
+    data = write_version(tmp_path, CIFAR10)
+    output = tmp_path / "output"
+    command = [sys.executable, str(SCRIPT), "--quick", "--dataset", "smooth", "--seeds", "1"]
+    command += ["--data", str(data), "--output", str(output), "--device", "cpu", "--epochs", "1"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((output / "multilevel.json").read_text())["smooth"]["coarsened"]
+    assert sum("tuned_test_accuracy" in row for row in rows) == 9
+    trained = Run(output / "runs" / "smooth" / "trained" / "parabolic-seed0").config
+    tuned = Run(output / "runs" / "smooth" / "tuned" / "galerkin-parabolic-seed0").config
+    smooth, given = (read_splits(config.data, 0).test for config in (trained, tuned))
+    assert torch.equal(smooth.labels, given.labels)
+    pixels = average_pool(given.images.double(), 2)
+    pixels = torch.nn.functional.interpolate(pixels, scale_factor=2, mode="bilinear")
+    assert (smooth.images - pixels).abs().max() <= 0.51
+    page = (output / "multilevel.md").read_text()
+    assert "parabolic-seed0, hamiltonian-seed0, second_order-seed0, in this order" in page
+    assert str(tmp_path) not in page

@@ -103,13 +103,13 @@ def stl10_multilevel(dynamics: str) -> RunConfig:
 
 
 def cifar10_multilevel(dynamics: str) -> RunConfig:
-    """CIFAR-10 from 16x16 to 32x32 pixels."""
-    return _in_levels(cifar10(dynamics), (60, 40), sizes=(16, 32))
+    """CIFAR-10 from 16x16 to 32x32 pixels, where it goes on for a while at the first rate."""
+    return _in_levels(cifar10(dynamics), (50, 50), sizes=(16, 32))
 
 
 def cifar100_multilevel(dynamics: str) -> RunConfig:
     """CIFAR-100 from 16x16 to 32x32 pixels."""
-    return _in_levels(cifar100(dynamics), (60, 40), sizes=(16, 32))
+    return _in_levels(cifar100(dynamics), (50, 50), sizes=(16, 32))
 
 
 def _in_levels(

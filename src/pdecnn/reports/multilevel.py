@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ TITLES = {
     "digits": "Digits",
     "cifar10": "CIFAR-10",
     "rediscretized": "CIFAR-10 in re-discretised levels",
+    "smooth": "CIFAR-10 learned from smooth images",
     "published": "The published CIFAR-10 networks",
 }
 POINTS, SAVING = 0.5, 0.25
@@ -44,7 +45,7 @@ def write_multilevel(dataset: str, result: dict[str, Any], folder: Path) -> list
     results = {name: part for name, part in (results | {dataset: result}).items() if name in TITLES}
     write_json(path, results)
     contents = {PAGE_FILE: multilevel_page(results).encode()}
-    if _compares(result):
+    if dataset not in _COARSENED:
         contents |= _figure(dataset, result["runs"])
     return [path, *write_all(folder, contents)]
 
@@ -85,9 +86,8 @@ def _section(dataset: str, result: dict[str, Any]) -> list[str]:
     lines = [f"## {TITLES[dataset]}", ""]
     if result["quick"]:
         lines += ["**Quick version: tiny networks, only to see that everything runs.**", ""]
-    if not _compares(result):
-        about = _rediscretized(result["runs"]) if "runs" in result else _published(rows)
-        lines += [about, measured_on(result["environment"]) + ".", ""]
+    if dataset in _COARSENED:
+        lines += [_COARSENED[dataset](result), measured_on(result["environment"]) + ".", ""]
         return [*lines, *_coarsening_table(rows), "", *_coarsening_verdicts(rows), ""]
     runs = result["runs"]
     lines += [_conditions(result), ""]
@@ -109,7 +109,7 @@ def _training_table(runs: list[dict[str, Any]]) -> list[str]:
         accuracies = [100 * run["test_accuracy"] for run in mine]
         lines.append(
             f"| {_described(mine[0])} | {mine[0]['epochs']} | {statistics.mean(accuracies):.2f} | "
-            f"{_each(accuracies)} | {_mean(mine, 'work') / 1e12:,.3g} | "
+            f"{_each(accuracies)} | {_tera(_mean(mine, 'work'))} | "
             f"{_mean(mine, 'seconds'):.1f} | {_mean(mine, 'steady_seconds'):.1f} |"
         )
     return lines
@@ -200,12 +200,8 @@ def _refinement_table(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _compares(result: dict[str, Any]) -> bool:
-    """Whether there are runs in levels beside those of a single one."""
-    return any(run["name"] == _SINGLE for run in result.get("runs", ()))
-
-
-def _rediscretized(runs: list[dict[str, Any]]) -> str:
+def _rediscretized(result: dict[str, Any]) -> str:
+    runs = result["runs"]
     seeds = ", ".join(str(run["seed"]) for run in runs)
     return (
         f"`{runs[0]['recipe']}`, {_described(runs[0])}: between levels the PDE's coefficients are "
@@ -214,12 +210,35 @@ def _rediscretized(runs: list[dict[str, Any]]) -> str:
     )
 
 
-def _published(rows: list[dict[str, Any]]) -> str:
-    names = ", ".join(dict.fromkeys(row["network"] for row in rows))
+def _smooth(result: dict[str, Any]) -> str:
+    config = result["runs"][0]["config"]
+    channels = "-".join(map(str, config["network"]["channels"]))
     return (
-        f"`create_model(..., pretrained=True)`: {names}, in this order, trained at 32 px. One "
-        f"epoch more is at 16 px with the last rate of the recipe, seed 0. Test images in float32."
+        f"Recipes `*_cifar10` with channels {channels}, {config['training']['epochs']} epochs on "
+        f"{config['data']['fraction']:.0%} of the images, each averaged to 16 px and interpolated "
+        f"back: {_networks(result)}, in this order. Tested, and trained one epoch more at 16 px "
+        f"with the last rate of the recipe, on the images as they are."
     )
+
+
+def _published(result: dict[str, Any]) -> str:
+    return (
+        f"`create_model(..., pretrained=True)`: {_networks(result)}, in this order, trained at 32 "
+        f"px. One epoch more is at 16 px with the last rate of the recipe, seed 0. Test images in "
+        f"float32."
+    )
+
+
+_COARSENED: dict[str, Callable[[dict[str, Any]], str]] = {
+    "rediscretized": _rediscretized,
+    "smooth": _smooth,
+    "published": _published,
+}
+"""Results about coarsening alone, and what is said about their networks."""
+
+
+def _networks(result: dict[str, Any]) -> str:
+    return ", ".join(dict.fromkeys(row["network"] for row in result["coarsened"]))
 
 
 def _conditions(result: dict[str, Any]) -> str:
@@ -257,6 +276,11 @@ def _names(runs: list[dict[str, Any]]) -> list[str]:
 
 def _mean(rows: Sequence[dict[str, Any]], key: str) -> float:
     return statistics.mean(float(row[key]) for row in rows)
+
+
+def _tera(operations: float) -> str:
+    number = operations / 1e12
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _each(values: list[float]) -> str:

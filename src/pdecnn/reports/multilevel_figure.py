@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from pdecnn.reports.style import BLUE, GREY, ORANGE, WIDTH
 
 _UNITS = {"P": 1e15, "T": 1e12, "G": 1e9}
+_MOST_COLUMNS = 3
 _LOOKS = (
     {"color": ORANGE, "linestyle": "-"},
     {"color": BLUE, "linestyle": "-"},
@@ -43,7 +44,7 @@ def draw_courses(runs: list[dict[str, Any]]) -> Figure:
     if any(run["level_epochs"] for run in runs):
         label = "first epoch of a level"
         handles.append(Line2D([], [], linestyle="none", marker="o", color=BLUE, label=label))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    figure.legend(handles=handles, loc="outside lower center", ncols=_MOST_COLUMNS)
     return figure
 
 

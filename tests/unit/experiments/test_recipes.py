@@ -35,8 +35,8 @@ def test_multilevel_recipes_are_the_plain_ones_in_levels():
     levels = {
         "digits": {"level_steps": (2, 4, 8), "level_epochs": (40, 40, 20)},
         "stl10": {"level_sizes": (24, 48, 96), "level_epochs": (30, 30, 40)},
-        "cifar10": {"level_sizes": (16, 32), "level_epochs": (60, 40)},
-        "cifar100": {"level_sizes": (16, 32), "level_epochs": (60, 40)},
+        "cifar10": {"level_sizes": (16, 32), "level_epochs": (50, 50)},
+        "cifar100": {"level_sizes": (16, 32), "level_epochs": (50, 50)},
     }
     for dynamics, (data_set, expected) in product(DYNAMICS, levels.items()):
         config, plain = (
