@@ -179,8 +179,8 @@ def plan_smooth(arguments: argparse.Namespace, folder: Path) -> dict[str, RunCon
     data = folder / "images"
     write_smoothed(arguments.data, data)
     configs = {}
-    for dynamics in PAPER_DYNAMICS:
-        for seed in range(arguments.seeds):
+    for seed in range(arguments.seeds):
+        for dynamics in PAPER_DYNAMICS:
             settings = SMALL | settings_of(arguments, seed) | {"data.folder": str(data)}
             config = pdecnn.recipe(f"{dynamics}_cifar10").with_settings(settings)
             configs[f"{dynamics}-seed{seed}"] = config
