@@ -8,18 +8,20 @@ import sys
 import tempfile
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import IO
 
 from pdecnn.errors import CheckpointError, ConfigError, system_errors_as
-from pdecnn.experiments.config import RunConfig
+from pdecnn.experiments.config import DataConfig, RunConfig
 from pdecnn.experiments.environment import resolve_device
 from pdecnn.experiments.folder_lock import QUEUE_WAIT_SECONDS, locked_folder
 from pdecnn.experiments.listener import Listener
 from pdecnn.experiments.opening import check_settings
+from pdecnn.experiments.preparation import read_splits
 from pdecnn.experiments.runs import Run, is_run
+from pdecnn.experiments.saving import check_data
 from pdecnn.experiments.signals import Interrupted, StopSignals
 from pdecnn.experiments.worker import RunListener, complete_run, explain, is_complete
 
@@ -58,9 +60,10 @@ def run_queue(
                 locked_folder(folder, wait_seconds=QUEUE_WAIT_SECONDS, on_wait=on_wait)
             )
         waiting, damaged = _unfinished(runs, folder)
+        finished = len(runs) - len(waiting) - len(damaged)
         listener.note(
-            f"{len(runs)} runs in {folder}: {len(runs) - len(waiting) - len(damaged)} finished "
-            f"before, {len(waiting)} to go, {num_parallel} at a time on {where}"
+            f"{len(runs)} run{'s' * (len(runs) > 1)} in {folder}: {finished} finished before, "
+            f"{len(waiting)} to go, {num_parallel} at a time on {where}"
         )
         tally = _Tally(folder, len(waiting), listener, damaged)
         try:
@@ -80,15 +83,25 @@ def _unfinished(
 ) -> tuple[dict[str, RunConfig], dict[str, str]]:
     """The runs that are not at their end, and what is wrong with those that cannot be read."""
     waiting, damaged = {}, {}
+    fingerprint = cache(_fingerprint)  # shared by the networks that are compared
     for name, config in runs.items():
         try:
             if is_run(folder / name):
-                check_settings(Run(folder / name), config)
+                run = Run(folder / name)
+                check_settings(run, config)
+                # In its place data is taken as it was: to read all of it takes minutes.
+                moved = run.config.data.folder != config.data.folder
+                if moved and run.data_fingerprint is not None:
+                    check_data(run, fingerprint(config.data, config.seed))
             if not is_complete(folder / name):
                 waiting[name] = config
         except CheckpointError as error:
             damaged[name] = explain(error)
     return waiting, damaged
+
+
+def _fingerprint(data: DataConfig, seed: int) -> str:
+    return read_splits(data, seed).fingerprint()
 
 
 @dataclass(slots=True)

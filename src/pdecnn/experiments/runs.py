@@ -186,7 +186,9 @@ class Run:
         except FileNotFoundError:
             return []
         except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(f"{path}: cannot be read ({error})") from error
+            raise CheckpointError(
+                f"{path}: cannot be read ({error}); restore it from a copy, or start anew"
+            ) from error
 
     def _read(self, name: str) -> Any:
         path = self.folder / name

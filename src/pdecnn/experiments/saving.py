@@ -16,16 +16,21 @@ from pdecnn.learning.trainer import Trainer
 def remember_data(run: Run, splits: Splits) -> str:
     """Write down the fingerprint of the data, or refuse other data than the run was begun with."""
     found = splits.fingerprint()
-    known = run.data_fingerprint
-    if known is None:
+    if run.data_fingerprint is None:
         sizes = {name: len(part) for name, part in splits._asdict().items()}
         write(run, write_json, run.folder / DATA, {"sha256": found, "images": sizes})
-    elif known != found:
+    else:
+        check_data(run, found)
+    return found
+
+
+def check_data(run: Run, fingerprint: str) -> None:
+    """Raise a DataError if the run was begun with other data than that of the fingerprint."""
+    if run.data_fingerprint != fingerprint:
         raise DataError(
             f"{run.folder} was begun with other data ({DATA} has another SHA-256); give it the "
             f"same --data, or start anew with another --output"
         )
-    return found
 
 
 def restore_newest(

@@ -94,8 +94,10 @@ def read_training_evaluation(folder: Path) -> dict[str, Any] | None:
         values = json.loads((folder / TRAINING_EVALUATION).read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    measured = isinstance(values, dict) and isinstance(values.get("accuracy"), int | float)
-    return values if measured else None
+    accuracy = values.get("accuracy") if isinstance(values, dict) else None
+    if not isinstance(accuracy, int | float) or isinstance(accuracy, bool):
+        return None
+    return values if 0 <= accuracy <= 1 else None  # a NaN is in no interval
 
 
 def explain(error: Exception) -> str:

@@ -86,7 +86,8 @@ def _check_figure(epoch: dict[str, Any], key: str) -> None:
 
 def _check_summary(summary: dict[str, Any]) -> None:
     for key in ("epochs", "best_epoch", "num_weights"):
-        entry(summary, int, key)
+        if entry(summary, int, key) < 0:
+            raise ValueError(f"{key} is {summary[key]}")
     entry(summary, str, "stopped")
     entry(summary, int | float, "best_validation_accuracy")
     names = entry(summary, list, "class_names")
@@ -98,7 +99,8 @@ def _check_summary(summary: dict[str, Any]) -> None:
 def _check_test(test: dict[str, Any], names: list[str]) -> None:
     values = {"test": test}
     for key in ("accuracy", "balanced_accuracy"):
-        entry(values, int | float, "test", key)
+        if not 0 <= entry(values, int | float, "test", key) <= 1:
+            raise ValueError(f"test.{key} is {test[key]}")
     entry(values, int | float | None, "test", "loss")
     entry(values, int, "test", "num_images")
     for name in names:

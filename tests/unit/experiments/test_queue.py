@@ -10,11 +10,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import pdecnn
-from pdecnn.errors import BusyError, ConfigError
+from pdecnn.errors import BusyError, ConfigError, DataError
 from pdecnn.experiments import folder_lock, queue, worker
 from pdecnn.experiments.config import differing_keys
 from pdecnn.experiments.environment import cpu_threads
@@ -75,7 +76,10 @@ def test_a_run_killed_before_its_last_file_is_completed(tmp_path):
     assert (tmp_path / "heat" / "best" / "model.safetensors").stat().st_mtime_ns == weights
 
 
-@pytest.mark.parametrize("content", ['{"accuracy": 0.', "null", '{"loss": 1.0}'])
+@pytest.mark.parametrize(
+    "content",
+    ['{"accuracy": 0.', "null", '{"loss": 1.0}', '{"accuracy": NaN}', '{"accuracy": 98.2}'],
+)
 def test_a_damaged_measurement_is_made_again(tmp_path, content):
     runs = configs(heat="parabolic")
     run_queue(runs, tmp_path, device="cpu")
@@ -166,6 +170,28 @@ def test_other_settings_are_refused_before_anything_is_trained(tmp_path):
     with pytest.raises(ConfigError, match=r"heat was made with other settings \(training.epochs\)"):
         run_queue(changed, tmp_path, device="cpu")
     assert not (tmp_path / "new").exists()
+
+
+def test_finished_runs_of_other_data_are_refused_before_anything_is_trained(tmp_path):
+    def runs(place, *names):
+        config = pdecnn.recipe("hamiltonian_signals").with_settings(
+            {"network.channels": [4, 4], "network.num_steps": 1, "data.folder": str(place)}
+            | {"training.batch_size": 8, "training.epochs": 1}
+        )
+        return dict.fromkeys(names, config)
+
+    for name, shift in (("here", 0), ("moved", 0), ("other", 1)):
+        x = np.random.default_rng(0).normal(shift, size=(60, 1, 16)).astype(np.float32)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(60) % 2)
+    output = tmp_path / "runs"
+    assert run_queue(runs(tmp_path / "here.npz", "wave"), output, device="cpu") == {}
+    with pytest.raises(DataError, match="wave was begun with other data"):
+        run_queue(runs(tmp_path / "other.npz", "new", "wave"), output, device="cpu")
+    assert not (output / "new").exists()
+    recorder = Recorder()
+    moved = runs(tmp_path / "moved.npz", "wave")
+    assert run_queue(moved, output, device="cpu", listener=recorder) == {}
+    assert recorder.notes[0].startswith(f"1 run in {output}: 1 finished before, 0 to go")
 
 
 def test_processes_of_their_own_give_the_same_bits(tmp_path):

@@ -32,6 +32,18 @@ def without(*keys):
     return remove
 
 
+def with_value(value, *keys):
+    def change(path):
+        values = json.loads(path.read_bytes())
+        inner = values
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = value
+        write_json(path, values)
+
+    return change
+
+
 DAMAGE = [
     ("environment.json", cut, "environment.json: damaged"),
     ("environment.json", Path.unlink, "environment.json: damaged"),
@@ -40,6 +52,8 @@ DAMAGE = [
     ("summary.json", without("test", "confusion"), "(it lacks test.confusion)"),
     ("summary.json", without("class_names"), "(it lacks class_names)"),
     ("summary.json", cut, "summary.json: cannot be read"),
+    ("summary.json", with_value(89.6, "test", "accuracy"), "(test.accuracy is 89.6)"),
+    ("summary.json", with_value(-5, "num_weights"), "(num_weights is -5)"),
     ("training_evaluation.json", cut, "not finished"),
     ("training_evaluation.json", lambda path: path.write_text("null"), "not finished"),
     ("predictions.safetensors", cut, "predictions.safetensors: cannot be read"),
