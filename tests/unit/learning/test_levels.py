@@ -118,6 +118,16 @@ def test_a_training_ends_on_the_finest_level_and_counts_the_work_of_each(name):
     assert "8 x 8 pixels, 4 steps a block" in notes[-1]
 
 
+@pytest.mark.parametrize("step_size", [0.1, 0.3, 0.7])
+@pytest.mark.parametrize("level_steps", [(1, 3), (2, 6), (1, 7)])
+def test_the_last_level_has_the_step_size_of_the_config(level_steps, step_size):
+    """To the bit: weights go into a network of another step size only if asked to."""
+    settings = {"level_epochs": (1, 1), "level_steps": level_steps, "epochs": 2}
+    network = first_level_network(settings, num_steps=level_steps[-1], step_size=step_size)
+    refined = TrainingConfig(**settings).refine(network, 1)
+    assert refined.config.step_size == step_size
+
+
 def test_work_is_that_of_the_convolutions():
     """Twice the products of a forward pass, and as many again for each of two gradients."""
     config = make_network("parabolic", channels=(2, 3), num_steps=2).config

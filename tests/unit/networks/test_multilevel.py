@@ -80,6 +80,17 @@ def test_refine_then_coarsen_in_time_is_the_identity(dynamics, factor, interpola
     assert again.config == network.config
 
 
+@pytest.mark.parametrize("factor", [2, 3, 5, 7])
+@pytest.mark.parametrize("step_size", [0.05, 0.1, 0.3, 0.7, 1 / 3, 0.123456789012345, 1e-9])
+def test_step_sizes_come_back_without_rounding(step_size, factor):
+    network = make_network(step_size=step_size, channels=(2, 2))
+    fine = refine_in_time(network, factor)
+    assert fine.config.step_size == pytest.approx(step_size / factor, rel=1e-15)
+    assert coarsen_in_time(fine, factor).config.step_size == pytest.approx(step_size, rel=1e-15)
+    if step_size in (0.05, 0.1, 0.3, 0.7):
+        assert coarsen_in_time(fine, factor).config == network.config
+
+
 def test_weights_between_the_old_times():
     network = make_network("hamiltonian", num_steps=2)
     old = [layer.convolution.stencil for layer in network.blocks[0].layers]
@@ -135,6 +146,8 @@ def test_coarse_images_are_means_of_standardised_ones():
     assert refine_in_space(network).preprocess(images).shape == (5, 1, 16, 16)
     with pytest.raises(ConfigError, match=r"cannot be averaged over cells of 3 pixels"):
         coarsen_in_space(network, 3)
+    with pytest.raises(ConfigError, match=r"of size \(1, 1\) are too small for 2 blocks"):
+        coarsen_in_space(network, 8)
 
 
 @pytest.mark.parametrize("share_weights", [False, True])
