@@ -78,7 +78,7 @@ def refine_run(
     """
     source, network = _open(run, weights, space, time)
     if space != 1:
-        network = refine_in_space(network, space)
+        network = _on_finer_mesh(network, space)
     if time != 1:
         network = refine_in_time(network, time, interpolation=interpolation)
     return _begin_run(source, network, settings or {}, output)
@@ -142,6 +142,17 @@ def _open(run: str | Path | Run, weights: str, space: int, time: int) -> tuple[R
     return source, network
 
 
+def _on_finer_mesh(network: Network, factor: int) -> Network:
+    new = refine_in_space(network, factor)
+    size = new.preprocessing.size
+    if size is not None and size != network.preprocessing.size and len(set(size)) > 1:
+        raise ConfigError(
+            f"a run cannot resize its images to {size}, since data.size is one number for all "
+            f"axes; refine in time only, or use refine_in_space on finer data"
+        )
+    return new
+
+
 def _begin_run(
     source: Run, network: Network, settings: dict[str, Any], output: str | Path | None
 ) -> Run:
@@ -171,6 +182,13 @@ def _on_level(config: RunConfig, network: Network, settings: dict[str, Any]) -> 
     if new.network != config.network or new.seed != config.seed:
         raise ConfigError(
             "network and seed of a coarsened or refined run are those of its original"
+        )
+    if (new.data.size, new.data.pooling) != (config.data.size, config.data.pooling):
+        raise ConfigError("data.size and data.pooling of a coarsened or refined run are its level")
+    if new.training.num_levels > 1:
+        raise ConfigError(
+            "a coarsened or refined run is trained on a single level, its own; leave "
+            "training.level_epochs, level_sizes and level_steps unset"
         )
     return replace(new, network=network.config, data=data)
 
