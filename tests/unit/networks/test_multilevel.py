@@ -327,6 +327,23 @@ def test_the_box_scales_so_that_no_stencil_in_it_is_clipped(dimension, mesh_size
     assert float(after[0].detach().abs().max()) == pytest.approx(largest, abs=1e-9)
 
 
+@pytest.mark.parametrize(("dimension", "factor"), list(product(DIMENSIONS, [2, 3, 4])))
+def test_galerkin_fills_the_box_and_is_not_clipped(dimension, factor):
+    network = make_network("parabolic", dimension=dimension, channels=(2, 2))
+    with torch.no_grad():
+        for layer in network.blocks[0].layers:
+            layer.convolution.stencil.fill_(1.0)  # the worst case: R K P has no negative entry
+    new = coarsen_in_space(network, factor, method="galerkin")
+    stencil = new.blocks[0].layers[0].convolution.stencil
+    before = stencil.detach().clone()
+    pdecnn.ProjectedSGD(new, learning_rate=0.1).step()
+    assert torch.allclose(stencil, before, atol=1e-12)
+    with torch.no_grad():
+        stencil *= 1.01
+    pdecnn.ProjectedSGD(new, learning_rate=0.1).step()
+    assert float(stencil.detach().amax()) == pytest.approx(float(before.amax()), abs=1e-12)
+
+
 def test_other_weights_keep_their_box():
     new = refine_in_space(make_network())
     with torch.no_grad():
