@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError
@@ -57,6 +58,26 @@ def test_figures_stand_beside_those_of_the_original(trained, tmp_path):
     assert figures["original"] | expected == figures["original"]
     assert figures["accuracy"] == pdecnn.evaluate(run, device="cpu")["accuracy"]
     assert figures["images_per_second"] > 0
+
+
+def test_image_files_are_read_in_the_size_of_the_new_level(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 12, 16, 16, 3), dtype=np.uint8)
+    for name, images in zip(("a", "b"), pixels, strict=True):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number, image in enumerate(images):
+            Image.fromarray(image).save(tmp_path / "images" / name / f"{number}.png")
+    settings = {
+        "data.folder": str(tmp_path / "images"),
+        "data.size": 8,
+        "network.channels": [2, 2],
+        "training.epochs": 1,
+        "training.batch_size": 4,
+    }
+    config = pdecnn.recipe("parabolic_images").with_settings(settings)
+    trained = pdecnn.train(config, output=tmp_path / "run", device="cpu")
+    run = refine_run(trained, space=2, output=tmp_path / "fine")
+    found, expected = compare_levels(run, trained, device="cpu"), pdecnn.evaluate(run, device="cpu")
+    assert found | expected == found
 
 
 def test_the_commands(trained, tmp_path, capsys, monkeypatch):
