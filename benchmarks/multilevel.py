@@ -136,6 +136,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tuning-jobs", type=int, default=1, help="epochs after coarsening")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
+    if arguments.dataset != "digits" and arguments.data is None:
+        parser.error(f"--dataset {arguments.dataset} needs --data DIR with CIFAR-10 in it")
     default = Path("multilevel-quick") if arguments.quick else Path("docs/results")
     arguments.output = arguments.output or default
     default = arguments.output / "runs" if arguments.quick else Path("runs/multilevel")

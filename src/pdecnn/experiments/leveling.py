@@ -78,7 +78,7 @@ def refine_run(
     """
     source, network = _open(run, weights, space, time)
     if space != 1:
-        network = refine_in_space(network, space)
+        network = _on_finer_mesh(network, space)
     if time != 1:
         network = refine_in_time(network, time, interpolation=interpolation)
     return _begin_run(source, network, settings or {}, output)
@@ -92,20 +92,22 @@ def compare_levels(
     data: str | Path | None = None,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Test accuracy, loss and images a second of a run, those of its original beside them."""
+    """Test accuracy, loss and images a second of a run, those of its original beside them.
+
+    Each is tested on images as it reads them, image files in its own size; both are timed on the
+    same ones.
+    """
     where = resolve_device(device)
-    network, test, training = read_run(as_run(original), data, weights=weights)
-    test = test.to(where)
-    networks = {
-        "run": Network.from_pretrained(run.weights("best")).to(where),
-        "original": network.to(where),
-    }
+    networks, tests = {}, {}
+    for name, one, which in (("run", run, "best"), ("original", as_run(original), weights)):
+        network, test, training = read_run(one, data, weights=which)
+        networks[name], tests[name] = network.to(where), test.to(where)
     precision = training.precision
     with cpu_threads(training.num_threads):
-        speeds = images_per_second(networks, test, precision=precision)
+        speeds = images_per_second(networks, tests["original"], precision=precision)
         figures = {
             name: {
-                **evaluate_network(network, test, precision=precision).to_dict(),
+                **evaluate_network(network, tests[name], precision=precision).to_dict(),
                 "images_per_second": speeds[name],
                 "num_weights": network.num_weights,
             }
@@ -142,6 +144,17 @@ def _open(run: str | Path | Run, weights: str, space: int, time: int) -> tuple[R
     return source, network
 
 
+def _on_finer_mesh(network: Network, factor: int) -> Network:
+    new = refine_in_space(network, factor)
+    size = new.preprocessing.size
+    if size is not None and size != network.preprocessing.size and len(set(size)) > 1:
+        raise ConfigError(
+            f"a run cannot resize its images to {size}, since data.size is one number for all "
+            f"axes; refine in time only, or use refine_in_space on finer data"
+        )
+    return new
+
+
 def _begin_run(
     source: Run, network: Network, settings: dict[str, Any], output: str | Path | None
 ) -> Run:
@@ -171,6 +184,13 @@ def _on_level(config: RunConfig, network: Network, settings: dict[str, Any]) -> 
     if new.network != config.network or new.seed != config.seed:
         raise ConfigError(
             "network and seed of a coarsened or refined run are those of its original"
+        )
+    if (new.data.size, new.data.pooling) != (config.data.size, config.data.pooling):
+        raise ConfigError("data.size and data.pooling of a coarsened or refined run are its level")
+    if new.training.num_levels > 1:
+        raise ConfigError(
+            "a coarsened or refined run is trained on a single level, its own; leave "
+            "training.level_epochs, level_sizes and level_steps unset"
         )
     return replace(new, network=network.config, data=data)
 

@@ -11,7 +11,7 @@ from pdecnn.checks import check_number, check_positive
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.pde.convolution import Convolution
-from pdecnn.pde.stencil import rediscretization_growth
+from pdecnn.pde.stencil import mesh_growth
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
 BOXES = ("stencils", "all", "none")
@@ -175,7 +175,7 @@ def _boxes(network: Network, boxed: list[Tensor], bound: float) -> list[tuple[fl
     mesh makes of a stencil in the box is in the box.
     """
     config = network.config
-    growth = rediscretization_growth(1.0, config.mesh_size, dimension=config.dimension)
+    growth = mesh_growth(1.0, config.mesh_size, dimension=config.dimension)
     scaled = {
         id(part.stencil)
         for part in network.modules()

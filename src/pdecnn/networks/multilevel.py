@@ -5,6 +5,8 @@ Every function returns a new network and leaves the old one alone.
 """
 
 from dataclasses import replace
+from fractions import Fraction
+from math import isclose
 
 import torch
 
@@ -78,13 +80,24 @@ def coarsen_in_space(network: Network, factor: int = 2, *, method: str = "redisc
     factor = check_count("factor", factor)
     preprocessing = network.preprocessing
     coarser = replace(preprocessing, pooling=factor * preprocessing.pooling)
+    _check_size(network.config, coarser)
     return _remeshed(network, float(factor), coarser, method)
+
+
+def _check_size(config: NetworkConfig, preprocessing: Preprocessing) -> None:
+    """Refuse images too small for the pooling between blocks, where their size is known."""
+    size = tuple(n // preprocessing.pooling for n in preprocessing.size or ())
+    if min(size, default=config.smallest_size) < config.smallest_size:
+        raise ConfigError(
+            f"images of size {size} are too small for {config.num_blocks} blocks, which need "
+            f"{config.smallest_size}; take a smaller factor"
+        )
 
 
 def _retimed(network: Network, num_steps: tuple[int, ...], interpolation: str) -> Network:
     config = network.config
     times = zip(config.block_num_steps, config.block_step_sizes, num_steps, strict=True)
-    step_sizes = tuple(size * (old / new) for old, size, new in times)
+    step_sizes = tuple(_scaled(size, Fraction(old, new)) for old, size, new in times)
     new_config = replace(
         config,
         num_steps=num_steps if isinstance(config.num_steps, tuple) else num_steps[0],
@@ -93,6 +106,13 @@ def _retimed(network: Network, num_steps: tuple[int, ...], interpolation: str) -
         else step_sizes[0],
     )
     return _moved(network, new_config, network.preprocessing, interpolation=interpolation)
+
+
+def _scaled(step_size: float, ratio: Fraction) -> float:
+    """The product; a short fraction stays one, so that three thirds of 0.3 are 0.3 again."""
+    short = Fraction(step_size).limit_denominator(10**6)
+    exact = short if isclose(short, step_size, rel_tol=1e-14) else Fraction(step_size)
+    return float(exact * ratio)
 
 
 def _remeshed(network: Network, ratio: float, preprocessing: Preprocessing, method: str) -> Network:

@@ -10,6 +10,7 @@ dimensions the basis is the tensor product, with 9 and 27 terms.
 
 from collections.abc import Sequence
 from itertools import product
+from math import isclose
 
 import torch
 from torch import Tensor
@@ -88,14 +89,20 @@ def galerkin_coarsen(stencil: Tensor, factor: int = 2, *, dimension: int) -> Ten
     return stencil
 
 
-def rediscretization_growth(mesh_size: float, new_mesh_size: float, *, dimension: int) -> float:
-    """How many times larger `rediscretize` can make the largest entry of a stencil.
+def mesh_growth(mesh_size: float, new_mesh_size: float, *, dimension: int) -> float:
+    """How many times larger a change of mesh can make the largest entry of a stencil.
 
-    The norm of the change h -> H for the largest entry: 5.5 per dimension for H = h/2.
+    The norm of the change h -> H for the largest entry: per dimension 5.5 for H = h/2 by
+    `rediscretize`; where `galerkin_coarsen` can make the change too, the larger of both, 1.75 for
+    H = 2h.
     """
     units = torch.eye(3, dtype=torch.float64)
-    changed = rediscretize(units, mesh_size, new_mesh_size, dimension=1)
-    return float(changed.abs().sum(0).amax()) ** check_dimension(dimension)
+    changes = [rediscretize(units, mesh_size, new_mesh_size, dimension=1)]
+    factor = round(new_mesh_size / mesh_size)
+    if isclose(factor * mesh_size, new_mesh_size):
+        changes.append(galerkin_coarsen(units, factor, dimension=1))
+    norm = max(float(changed.abs().sum(0).amax()) for changed in changes)
+    return norm ** check_dimension(dimension)
 
 
 def _galerkin_matrix(factor: int) -> list[list[float]]:

@@ -163,21 +163,25 @@ def _coarsening_table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _coarsening_verdicts(rows: list[dict[str, Any]]) -> list[str]:
+    """Means compared, and in how many networks it is so: one that failed can decide a mean."""
     lines = []
     for key, when in (
         ("test_accuracy", "Without retraining"),
         ("tuned_test_accuracy", "After one epoch"),
     ):
-        means = {
-            variant: 100 * _mean([row for row in rows if row["variant"] == variant], key)
+        found = {
+            variant: [100 * row[key] for row in rows if row["variant"] == variant]
             for variant in _AT_HALF_SIZE
         }
-        kept = means.pop("as it is")
-        best = max(means, key=lambda variant: means[variant])
-        word = "beats" if means[best] > kept else "does not beat"
+        kept = found.pop("as it is")
+        best = max(found, key=lambda variant: statistics.mean(found[variant]))
+        mean, kept_mean = statistics.mean(found[best]), statistics.mean(kept)
+        word = "beats" if mean > kept_mean else "does not beat"
+        wins = sum(mine > other for mine, other in zip(found[best], kept, strict=True))
         lines.append(
-            f"- {when} the better coarsening ({best}, {means[best]:.2f}) {word} the stencils as "
-            f"they are ({kept:.2f}): {means[best] - kept:+.2f} points."
+            f"- {when} the better coarsening ({best}, {mean:.2f}) {word} the stencils as they are "
+            f"({kept_mean:.2f}): {mean - kept_mean:+.2f} points; it is better for {wins} of "
+            f"{len(kept)} networks."
         )
     return lines
 

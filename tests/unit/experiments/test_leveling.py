@@ -3,8 +3,10 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError
@@ -58,6 +60,26 @@ def test_figures_stand_beside_those_of_the_original(trained, tmp_path):
     assert figures["images_per_second"] > 0
 
 
+def test_image_files_are_read_in_the_size_of_the_new_level(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 12, 16, 16, 3), dtype=np.uint8)
+    for name, images in zip(("a", "b"), pixels, strict=True):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number, image in enumerate(images):
+            Image.fromarray(image).save(tmp_path / "images" / name / f"{number}.png")
+    settings = {
+        "data.folder": str(tmp_path / "images"),
+        "data.size": 8,
+        "network.channels": [2, 2],
+        "training.epochs": 1,
+        "training.batch_size": 4,
+    }
+    config = pdecnn.recipe("parabolic_images").with_settings(settings)
+    trained = pdecnn.train(config, output=tmp_path / "run", device="cpu")
+    run = refine_run(trained, space=2, output=tmp_path / "fine")
+    found, expected = compare_levels(run, trained, device="cpu"), pdecnn.evaluate(run, device="cpu")
+    assert found | expected == found
+
+
 def test_the_commands(trained, tmp_path, capsys, monkeypatch):
     folder = tmp_path / "coarse"
     result = call(
@@ -88,6 +110,15 @@ def test_the_commands(trained, tmp_path, capsys, monkeypatch):
         (coarsen_run, {"space": 2, "method": "linear"}, "method"),
         (refine_run, {"time": 2, "settings": {"network.num_steps": 3}}, "those of its original"),
         (refine_run, {"time": 2, "settings": {"training.epoch": 3}}, "did you mean"),
+        (refine_run, {"time": 2, "settings": {"data.pooling": 2}}, "are its level"),
+        (
+            refine_run,
+            {
+                "time": 2,
+                "settings": {"training.level_epochs": [1, 1], "training.level_steps": [2, 4]},
+            },
+            "trained on a single level",
+        ),
     ],
 )
 def test_what_cannot_be_leaves_nothing_behind(trained, tmp_path, make, options, message):
@@ -95,6 +126,31 @@ def test_what_cannot_be_leaves_nothing_behind(trained, tmp_path, make, options, 
         make(trained, output=tmp_path / "new", **options)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "new").exists()
+
+
+def test_volumes_that_are_not_cubes_become_coarser_but_not_finer(tmp_path):
+    """A run could only train on the images as they are, with stencils for finer ones."""
+    generator = torch.Generator().manual_seed(0)
+    volumes = torch.rand(60, 1, 4, 8, 8, generator=generator)
+    file = tmp_path / "volumes.npz"
+    np.savez(file, x=volumes.numpy(), y=np.arange(60) % 2)
+    settings = {
+        "data.folder": str(file),
+        "network.channels": [2, 2],
+        "network.num_steps": 1,
+        "training.epochs": 1,
+        "training.batch_size": 8,
+    }
+    config = pdecnn.recipe("parabolic_volumes").with_settings(settings)
+    trained = pdecnn.train(config, output=tmp_path / "run", device="cpu")
+    coarse = coarsen_run(trained, space=2, output=tmp_path / "coarse")
+    pdecnn.train(coarse.config, output=coarse.folder, resume=True, device="cpu")
+    assert pdecnn.load(coarse.folder).preprocess(volumes).shape == (60, 1, 2, 4, 4)
+    back = refine_run(coarse, space=2, time=2, output=tmp_path / "back")
+    assert pdecnn.load(back.folder).preprocess(volumes).shape == volumes.shape
+    with pytest.raises(ConfigError, match=r"cannot resize its images to \(8, 16, 16\)"):
+        refine_run(trained, space=2, output=tmp_path / "fine")
+    assert not (tmp_path / "fine").exists()
 
 
 def test_another_run_is_not_overwritten(trained):

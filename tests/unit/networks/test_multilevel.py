@@ -80,6 +80,17 @@ def test_refine_then_coarsen_in_time_is_the_identity(dynamics, factor, interpola
     assert again.config == network.config
 
 
+@pytest.mark.parametrize("factor", [2, 3, 5, 7])
+@pytest.mark.parametrize("step_size", [0.05, 0.1, 0.3, 0.7, 1 / 3, 0.123456789012345, 1e-9])
+def test_step_sizes_come_back_without_rounding(step_size, factor):
+    network = make_network(step_size=step_size, channels=(2, 2))
+    fine = refine_in_time(network, factor)
+    assert fine.config.step_size == pytest.approx(step_size / factor, rel=1e-15)
+    assert coarsen_in_time(fine, factor).config.step_size == pytest.approx(step_size, rel=1e-15)
+    if step_size in (0.05, 0.1, 0.3, 0.7):
+        assert coarsen_in_time(fine, factor).config == network.config
+
+
 def test_weights_between_the_old_times():
     network = make_network("hamiltonian", num_steps=2)
     old = [layer.convolution.stencil for layer in network.blocks[0].layers]
@@ -135,6 +146,8 @@ def test_coarse_images_are_means_of_standardised_ones():
     assert refine_in_space(network).preprocess(images).shape == (5, 1, 16, 16)
     with pytest.raises(ConfigError, match=r"cannot be averaged over cells of 3 pixels"):
         coarsen_in_space(network, 3)
+    with pytest.raises(ConfigError, match=r"of size \(1, 1\) are too small for 2 blocks"):
+        coarsen_in_space(network, 8)
 
 
 @pytest.mark.parametrize("share_weights", [False, True])
@@ -312,6 +325,23 @@ def test_the_box_scales_so_that_no_stencil_in_it_is_clipped(dimension, mesh_size
         after[0][0, 0] *= 1.01  # its centre is the worst case, which fills the box
     pdecnn.ProjectedSGD(new, learning_rate=0.1).step()
     assert float(after[0].detach().abs().max()) == pytest.approx(largest, abs=1e-9)
+
+
+@pytest.mark.parametrize(("dimension", "factor"), list(product(DIMENSIONS, [2, 3, 4])))
+def test_galerkin_fills_the_box_and_is_not_clipped(dimension, factor):
+    network = make_network("parabolic", dimension=dimension, channels=(2, 2))
+    with torch.no_grad():
+        for layer in network.blocks[0].layers:
+            layer.convolution.stencil.fill_(1.0)  # the worst case: R K P has no negative entry
+    new = coarsen_in_space(network, factor, method="galerkin")
+    stencil = new.blocks[0].layers[0].convolution.stencil
+    before = stencil.detach().clone()
+    pdecnn.ProjectedSGD(new, learning_rate=0.1).step()
+    assert torch.allclose(stencil, before, atol=1e-12)
+    with torch.no_grad():
+        stencil *= 1.01
+    pdecnn.ProjectedSGD(new, learning_rate=0.1).step()
+    assert float(stencil.detach().amax()) == pytest.approx(float(before.amax()), abs=1e-12)
 
 
 def test_other_weights_keep_their_box():
