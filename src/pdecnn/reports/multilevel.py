@@ -88,7 +88,10 @@ def _section(dataset: str, result: dict[str, Any]) -> list[str]:
         lines += ["**Quick version: tiny networks, only to see that everything runs.**", ""]
     if dataset in _COARSENED:
         lines += [_COARSENED[dataset](result), measured_on(result["environment"]) + ".", ""]
-        return [*lines, *_coarsening_table(rows), "", *_coarsening_verdicts(rows), ""]
+        for title, mine in _by_dynamics(rows).items() if dataset == "smooth" else [("", rows)]:
+            lines += [f"### {title}", ""] if title else []
+            lines += [*_coarsening_table(mine), "", *_coarsening_verdicts(mine), ""]
+        return lines
     runs = result["runs"]
     lines += [_conditions(result), ""]
     lines += ["### Training", "", *_training_table(runs), "", *_verdicts(runs), ""]
@@ -217,11 +220,12 @@ def _rediscretized(result: dict[str, Any]) -> str:
 def _smooth(result: dict[str, Any]) -> str:
     config = result["runs"][0]["config"]
     channels = "-".join(map(str, config["network"]["channels"]))
+    seeds = ", ".join(map(str, dict.fromkeys(run["seed"] for run in result["runs"])))
     return (
         f"Recipes `*_cifar10` with channels {channels}, {config['training']['epochs']} epochs on "
-        f"{config['data']['fraction']:.0%} of the images, each averaged to 16 px and interpolated "
-        f"back: {_networks(result)}, in this order. Tested, and trained one epoch more at 16 px "
-        f"with the last rate of the recipe, on the images as they are."
+        f"{config['data']['fraction']:.0%} of the images, each averaged to half the size and "
+        f"interpolated back; seeds {seeds}, in this order. Tested, and trained one epoch more at "
+        f"half size with the last rate of the recipe, on the images as they are."
     )
 
 
@@ -239,6 +243,13 @@ _COARSENED: dict[str, Callable[[dict[str, Any]], str]] = {
     "published": _published,
 }
 """Results about coarsening alone, and what is said about their networks."""
+
+
+def _by_dynamics(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["network"].partition("-seed")[0], []).append(row)
+    return groups
 
 
 def _networks(result: dict[str, Any]) -> str:
