@@ -51,7 +51,9 @@ def convert(value: Any, hint: Any, key: str) -> Any:
     options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if NoneType in options and (value is None or value == "none"):
         return None
-    for candidate in (value, [value]):  # a single number will do as a list of one
+    # A single number will do as a list of one, and names need no quotes: opening,blocks.
+    items = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+    for candidate in (value, items):
         for option in options:
             converted = _convert_one(candidate, option)
             if converted is not _NO:

@@ -64,6 +64,8 @@ def test_what_is_no_assignment_is_refused(text):
         ([3, 4], int | tuple[int, ...], (3, 4)),
         (3, tuple[int, ...] | None, (3,)),
         ([], tuple[float, ...], ()),
+        ("opening, blocks", tuple[str, ...], ("opening", "blocks")),
+        ("opening", tuple[str, ...], ("opening",)),
     ],
 )
 def test_a_value_becomes_the_type_of_its_field(value, hint, converted):
