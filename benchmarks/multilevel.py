@@ -28,14 +28,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 import pdecnn
-from pdecnn.data.cifar import CIFAR10, NUM_PIXEL_BYTES, SHAPE
+from pdecnn.data.cifar import CIFAR10, read_cifar10
 from pdecnn.data.image_set import ImageSet
+from pdecnn.data.registry import find_dataset
 from pdecnn.experiments.config import RunConfig
 from pdecnn.experiments.environment import describe_environment, resolve_device
 from pdecnn.experiments.leveling import images_per_second
@@ -60,6 +60,7 @@ FIRST_SEED_TO_CHOOSE = 10
 SINGLE = "single"
 STEPS = ((8, 0.125), (3, 1.0))
 VARIANTS = ("as it is", "rediscretize", "galerkin")
+ONE_LEVEL = dict.fromkeys(("training.level_epochs", "training.level_sizes", "training.level_steps"))
 Originals = dict[str, tuple[RunConfig, Network]]
 SMALL = {  # three minutes a run on two cores
     "network.channels": [16, 32, 48, 48],
@@ -169,7 +170,7 @@ def plan_trainings(arguments: argparse.Namespace) -> dict[str, RunConfig]:
     for seed in range(first, first + arguments.seeds):
         base = recipe.with_settings(settings_of(arguments, seed))
         if not rediscretized:
-            configs[f"{SINGLE}-seed{seed}"] = base.with_settings(parse_levels("none:none:none"))
+            configs[f"{SINGLE}-seed{seed}"] = base.with_settings(ONE_LEVEL)
         for levels in arguments.levels or [None]:
             config = base if levels is None else base.with_settings(parse_levels(levels))
             configs[f"{level_name(config)}-seed{seed}"] = config
@@ -191,17 +192,15 @@ def plan_smooth(arguments: argparse.Namespace, folder: Path) -> dict[str, RunCon
 
 def write_smoothed(data: Path, folder: Path) -> None:
     """CIFAR-10 in its published layout, every image averaged to half the size and back."""
-    source = next(data.rglob(CIFAR10.test_files[0])).parent
+    given = read_cifar10(find_dataset(CIFAR10.name, data))
     folder.mkdir(parents=True, exist_ok=True)
-    for path in source.iterdir():
-        content = path.read_bytes()
-        if path.suffix == ".bin":
-            records = np.frombuffer(content, np.uint8).reshape(-1, 1 + NUM_PIXEL_BYTES).copy()
-            for part in np.array_split(records, max(1, len(records) // 1000)):
-                pixels = torch.from_numpy(part[:, 1:]).reshape(-1, *SHAPE).float()
-                part[:, 1:] = smoothed(pixels).round().clamp(0, 255).flatten(1).byte().numpy()
-            content = records.tobytes()
-        (folder / path.name).write_bytes(content)
+    (folder / CIFAR10.names_file).write_text("\n".join(given.train.class_names))
+    for part, names in ((given.train, CIFAR10.train_files), (given.test, CIFAR10.test_files)):
+        batches = torch.arange(len(part)).tensor_split(len(names))
+        for name, batch in zip(names, map(part.subset, batches), strict=True):
+            pixels = smoothed(batch.images[:].float()).round().clamp(0, 255).byte()
+            records = torch.cat([batch.labels[:, None].byte(), pixels.flatten(1)], 1)
+            (folder / name).write_bytes(records.numpy().tobytes())
 
 
 def smoothed(images: Tensor) -> Tensor:
@@ -422,16 +421,13 @@ def coarsened(network: Network, variant: str) -> Network:
 
 def tuning(config: RunConfig, network: Network, folder: Path) -> RunConfig:
     """One epoch at the recipe's last rate, starting from a coarsened network."""
+    config = config.with_settings(ONE_LEVEL)
     training = replace(
         config.training,
         epochs=1,
         schedule="piecewise",
         learning_rates=config.training.learning_rates[-1:],
         phases=(1.0,),
-        level_epochs=None,
-        level_sizes=None,
-        level_steps=None,
-        level_stencils="keep",
         capture=False,  # compiling takes longer than an epoch
     )
     return replace(

@@ -74,6 +74,10 @@ def multilevel_page(results: dict[str, Any]) -> str:
         "run with its config is in `multilevel.json`. Accuracies in % are those of the",
         "test images, with the weights of the best validation accuracy of the last level.",
         "",
+        "Half-size images are standardised at full size, then averaged. A coarsened network",
+        "approximates the original one on images averaged and interpolated back, the last row of",
+        "its table.",
+        "",
     ]
     for dataset in TITLES:
         if dataset in results:
@@ -88,7 +92,8 @@ def _section(dataset: str, result: dict[str, Any]) -> list[str]:
         lines += ["**Quick version: tiny networks, only to see that everything runs.**", ""]
     if dataset in _COARSENED:
         lines += [_COARSENED[dataset](result), measured_on(result["environment"]) + ".", ""]
-        for title, mine in _by_dynamics(rows).items() if dataset == "smooth" else [("", rows)]:
+        groups = _by_dynamics(rows) if dataset == "smooth" else {"": rows}
+        for title, mine in groups.items():
             lines += [f"### {title}", ""] if title else []
             lines += [*_coarsening_table(mine), "", *_coarsening_verdicts(mine), ""]
         return lines
@@ -157,12 +162,7 @@ def _coarsening_table(rows: list[dict[str, Any]]) -> list[str]:
         lines.append(
             f"| {title} | {statistics.mean(before):.2f} | {_each(before)} | {tuned} | {speed} |"
         )
-    return [
-        "Half-size images are standardised at full size, then averaged. A coarsened network",
-        "approximates the original one on images averaged and interpolated back, the last row.",
-        "",
-        *lines,
-    ]
+    return lines
 
 
 def _coarsening_verdicts(rows: list[dict[str, Any]]) -> list[str]:
