@@ -52,8 +52,8 @@ def test_the_hub_understands_the_model_card(name, tmp_path):
     network = make(name, in_channels=1) if name.endswith("digits") else pdecnn.create_model(name)
     network.save_pretrained(tmp_path)
     card = ModelCard.load(tmp_path / CARD)
-    assert card.data.library_name == "pdecnn"
-    assert card.data.license == "mit"
+    described = card.data.to_dict()
+    assert (described["library_name"], described["license"]) == ("pdecnn", "mit")
     subject = {1: "signal", 2: "image", 3: "volume"}[network.config.dimension]
     assert card.data.tags == [f"{subject}-classification", "pde", network.config.integrator]
     assert f"{network.num_weights:,} trainable weights" in card.text
@@ -68,5 +68,6 @@ def test_the_hub_understands_the_cards_of_the_published_weights():
     assert len(cards) == len(pdecnn.list_models(pretrained=True))
     for path in cards:
         card = ModelCard.load(path)
-        assert (card.data.library_name, card.data.license) == ("pdecnn", "mit")
+        described = card.data.to_dict()
+        assert (described["library_name"], described["license"]) == ("pdecnn", "mit")
         assert card.data.tags
