@@ -91,7 +91,9 @@ def _section(dataset: str, result: dict[str, Any]) -> list[str]:
     if result["quick"]:
         lines += ["**Quick version: tiny networks, only to see that everything runs.**", ""]
     if dataset in _COARSENED:
-        lines += [_COARSENED[dataset](result), measured_on(result["environment"]) + ".", ""]
+        environment = result["environment"]
+        lines += [_COARSENED[dataset](result), f"{measured_on(environment)}{_load(environment)}."]
+        lines.append("")
         groups = _by_dynamics(rows) if dataset == "smooth" else {"": rows}
         for title, mine in groups.items():
             lines += [f"### {title}", ""] if title else []
@@ -261,14 +263,18 @@ def _conditions(result: dict[str, Any]) -> str:
     training = runs[0]["config"]["training"]
     seeds = sorted({run["seed"] for run in runs})
     jobs = max(run["runs_at_a_time"] for run in runs)
-    load = environment.get("load_average")
-    others = "" if load is None else f", load average {load:.1f} at the end"
     return (
         f"`{runs[0]['recipe']}` with and without its levels, seeds {', '.join(map(str, seeds))}, "
-        f"{training['precision']}, {jobs} run(s) at a time{others}. {measured_on(environment)}. "
-        f"Seconds are those of training and validation; "
+        f"{training['precision']}, {jobs} run(s) at a time{_load(environment)}. "
+        f"{measured_on(environment)}. Seconds are those of training and validation; "
         f"without compiling: the first epoch of a level counted as its median one."
     )
+
+
+def _load(environment: dict[str, Any]) -> str:
+    """What else the processors did, which slows a device too."""
+    load = environment.get("load_average")
+    return "" if load is None else f", load average {load:.1f} at the end"
 
 
 def _described(run: dict[str, Any]) -> str:
