@@ -36,12 +36,9 @@ def accelerated(backend: str = "inductor") -> Iterator[None]:
 
 def _compiler_settings() -> Iterator[AbstractContextManager[None]]:
     from torch._dynamo import config as tracing
-    from torch._inductor import config as generation
 
     # Each width and each network of a process has its own graph of the same function.
     yield tracing.patch(recompile_limit=1000, accumulated_recompile_limit=100_000)
-    # Kernels chosen by rule, not by the clock: another process must get the same bits.
-    yield generation.patch(deterministic=True)
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -55,11 +52,20 @@ def has_hooks(module: nn.Module) -> bool:
     ) or any(weight._backward_hooks for weight in module.parameters())
 
 
+def compile_settings(backend: str) -> dict[str, Any]:
+    """What torch.compile is told: one graph for each shape of the arguments, no break in it.
+
+    Kernels are chosen by rule, not by the clock: another process must get the same bits. This
+    is an option of the call, since gradients are compiled in threads of autograd's own, where a
+    patched setting does not hold.
+    """
+    options = {"deterministic": True} if backend == "inductor" else None
+    return {"backend": backend, "fullgraph": True, "dynamic": False, "options": options}
+
+
 def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-    """The function as one graph for each shape of its arguments; a break in it is an error."""
-    compiled: Callable[..., Any] = torch.compile(
-        function, backend=backend, fullgraph=True, dynamic=False
-    )
+    """The function as compiled code."""
+    compiled: Callable[..., Any] = torch.compile(function, **compile_settings(backend))
     return compiled
 
 
@@ -78,7 +84,7 @@ def compiled_modules(modules: Iterable[nn.Module], backend: str) -> Iterator[Non
     """Within it calls of these modules run compiled."""
     before = [(module, module._compiled_call_impl) for module in modules]
     for module, _ in before:
-        module.compile(backend=backend, fullgraph=True, dynamic=False)
+        module.compile(**compile_settings(backend))
     try:
         yield
     finally:
