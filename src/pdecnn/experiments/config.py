@@ -1,5 +1,6 @@
 """Everything that defines a run: network, data, training and seed."""
 
+import json
 from dataclasses import dataclass, fields, is_dataclass, replace
 from math import isqrt
 from typing import Any
@@ -175,6 +176,21 @@ def differing_keys(first: RunConfig, second: RunConfig) -> list[str]:
     for group in GROUPS:
         keys += [f"{group}.{name}" for name in one[group] if one[group][name] != two[group][name]]
     return keys
+
+
+def assignment(config: RunConfig, key: str) -> str:
+    """A setting of the config as `--set` takes it, e.g. 'training.epochs=5'."""
+    group, _, name = key.partition(".")
+    value = config.to_dict()[group]
+    return f"{key}={_text(value[name] if name else value)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _keys() -> list[str]:
