@@ -132,6 +132,8 @@ class RunConfig:
         )
 
 
+# What a run of before there was the setting means where its default is another now.
+_BEFORE: dict[str, dict[str, Any]] = {"training": {"ties": "first"}}
 _CLASSES: dict[str, Any] = {
     "network": NetworkConfig,
     "data": DataConfig,
@@ -140,7 +142,7 @@ _CLASSES: dict[str, Any] = {
 
 
 def run_config_from_dict(values: object) -> RunConfig:
-    """The config of JSON values; unknown and missing keys are errors."""
+    """The config of JSON values; unknown keys are errors, missing settings those of before."""
     expected = {"recipe", "seed", "initial", *GROUPS}
     if not isinstance(values, dict) or set(values) != expected:
         raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")
@@ -156,7 +158,7 @@ def run_config_from_dict(values: object) -> RunConfig:
             parts[group] = cls(
                 **{
                     name: convert(value, _hint(group, name), f"{group}.{name}")
-                    for name, value in values[group].items()
+                    for name, value in (_BEFORE.get(group, {}) | values[group]).items()
                 }
             )
         except TypeError as error:

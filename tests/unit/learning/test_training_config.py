@@ -29,6 +29,7 @@ NAMES = {
     "level_stencils": "keeep",
     "precision": "aut",
     "reversal_guard": "swich",
+    "ties": "los",
 }
 # The recipe of Sec. 5 and docs/paper-map.md; the rest of the settings are off.
 RECIPE = {
@@ -57,6 +58,7 @@ RECIPE = {
     "freeze": (),
     "evaluation_batch_size": 250,
     "patience": None,
+    "ties": "loss",
     "num_threads": None,
     "time_limit_seconds": None,
     "max_nonfinite_steps": 0,
