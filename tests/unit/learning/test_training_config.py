@@ -121,7 +121,7 @@ def test_the_defaults_are_the_recipe():
 
 def test_stl10_has_weights_of_its_own():
     training = pdecnn.recipe("parabolic_stl10").training
-    assert (training.smoothness_weight, training.decay_weight) == (4e-4, 1e-4)
+    assert (training.smoothness_weight, training.decay_weight) == (1e-4, 4e-4)
     assert replace(training, smoothness_weight=2e-4, decay_weight=2e-4) == TrainingConfig()
 
 
