@@ -5,6 +5,10 @@ from collections.abc import Iterable
 from pdecnn.experiments.narrowing import count_weights
 from pdecnn.experiments.paper import NARROW, TITLES, Experiment, Plan
 
+_RULES = {
+    "loss": "the lower validation loss, then the earlier epoch",
+    "first": "the first epoch",
+}
 QUICK = "Quick version on digits, not the paper's experiment"
 
 
@@ -49,8 +53,9 @@ def explain_table(plan: Plan) -> str:
     """What the numbers of Table 1 are."""
     spread = "" if plan.num_seeds == 1 else ", mean ± sample standard deviation"
     text = (
-        "Accuracy and cross entropy with the weights of the best validation accuracy, on the test "
-        f"images and, as they are, on the training images; {seeds(plan)}{spread}."
+        "Accuracy and cross entropy with the weights of the best validation accuracy "
+        f"({_ties(plan)}), on the test images and, as they are, on the training images; "
+        f"{seeds(plan)}{spread}."
     )
     shown = [one.dynamics for one in plan.experiments["table1"]]
     if "resnet" in shown or NARROW in shown:
@@ -69,6 +74,12 @@ def explain_table(plan: Plan) -> str:
             f"the parabolic network: {widths}."
         )
     return text
+
+
+def _ties(plan: Plan) -> str:
+    """Which of equal epochs it is; one rule for all runs, or they are not of the plan."""
+    rule = next(iter(plan.runs.values())).training.ties
+    return f"of equal ones {_RULES[rule]}"
 
 
 def caption(target: str, plan: Plan) -> str:
