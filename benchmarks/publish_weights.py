@@ -18,6 +18,7 @@ from pdecnn.files import write_atomically
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import CARD
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS
+from pdecnn.reports.provenance import TIES
 from pdecnn.reports.results import Result, read_result
 
 # What the command of a card says in other ways than --set.
@@ -108,7 +109,7 @@ scores = network(network.preprocess(images))  # uint8, (batch, channels, y, x)
 computed in {result.precision} |
 | seed | {config.seed} |
 | weights of | epoch {summary["best_epoch"]}, validation accuracy \
-{summary["best_validation_accuracy"]:.2%} |
+{summary["best_validation_accuracy"]:.2%}, {TIES[training.ties]} |
 | test accuracy | {test["accuracy"]:.2%} (loss {loss}, {num_images:,} images) |
 | trained on | {hardware["gpu"] or hardware["processor"]} |
 | versions | pdecnn {versions["pdecnn"]}, torch {versions["torch"]}, Python {versions["python"]}, \

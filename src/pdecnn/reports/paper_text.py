@@ -4,11 +4,8 @@ from collections.abc import Iterable
 
 from pdecnn.experiments.narrowing import count_weights
 from pdecnn.experiments.paper import NARROW, TITLES, Experiment, Plan
+from pdecnn.reports.provenance import TIES
 
-_RULES = {
-    "loss": "the lower validation loss, then the earlier epoch",
-    "first": "the first epoch",
-}
 QUICK = "Quick version on digits, not the paper's experiment"
 
 
@@ -78,8 +75,7 @@ def explain_table(plan: Plan) -> str:
 
 def _ties(plan: Plan) -> str:
     """Which of equal epochs it is; one rule for all runs, or they are not of the plan."""
-    rule = next(iter(plan.runs.values())).training.ties
-    return f"of equal ones {_RULES[rule]}"
+    return TIES[next(iter(plan.runs.values())).training.ties]
 
 
 def caption(target: str, plan: Plan) -> str:
