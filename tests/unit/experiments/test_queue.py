@@ -172,6 +172,19 @@ def test_other_settings_are_refused_before_anything_is_trained(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_runs_of_before_are_refused_until_their_rule_for_ties_is_asked_for(tmp_path):
+    before = small_config("parabolic_digits", **TINY, training__ties="first")
+    run_queue({"heat": before}, tmp_path, device="cpu")
+    values = before.to_dict()
+    del values["training"]["ties"]
+    write_json(tmp_path / "heat" / "config.json", values)
+    with pytest.raises(ConfigError, match=r"other settings \(training.ties=first\)"):
+        run_queue(configs(heat="parabolic"), tmp_path, device="cpu")
+    recorder = Recorder()
+    assert run_queue({"heat": before}, tmp_path, device="cpu", listener=recorder) == {}
+    assert "1 finished before" in recorder.notes[0]
+
+
 def test_finished_runs_of_other_data_are_refused_before_anything_is_trained(tmp_path):
     def runs(place, *names):
         config = pdecnn.recipe("hamiltonian_signals").with_settings(
