@@ -132,7 +132,7 @@ class RunConfig:
         )
 
 
-# What a run of before there was the setting means where its default is another now.
+# What a run means that is older than the setting, where its default was another then.
 _BEFORE: dict[str, dict[str, Any]] = {"training": {"ties": "first"}}
 _CLASSES: dict[str, Any] = {
     "network": NetworkConfig,
@@ -142,7 +142,10 @@ _CLASSES: dict[str, Any] = {
 
 
 def run_config_from_dict(values: object) -> RunConfig:
-    """The config of JSON values; unknown keys are errors, missing settings those of before."""
+    """The config of JSON values; unknown keys are errors, and so are missing ones but settings.
+
+    A setting that is not there means what was done before there was one.
+    """
     expected = {"recipe", "seed", "initial", *GROUPS}
     if not isinstance(values, dict) or set(values) != expected:
         raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")

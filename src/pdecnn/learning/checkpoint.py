@@ -104,7 +104,7 @@ def _read_progress(trainer: Trainer, path: Path) -> Progress:
         raise CheckpointError(f"{path}: {error}") from error
     if is_old and progress.best_epoch and trainer.config.ties != "first":
         raise CheckpointError(
-            f"{path}: has not the loss of its best epoch, which settles ties now; go on with "
+            f"{path}: lacks the loss of its best epoch, which settles ties; go on with "
             f"training.ties=first"
         )
     if progress.step != progress.epoch * trainer.steps_per_epoch + progress.batch:

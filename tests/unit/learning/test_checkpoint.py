@@ -230,7 +230,7 @@ def test_a_checkpoint_without_the_loss_of_its_best_epoch_goes_on_with_the_first(
     load_checkpoint(trainer, folder)
     assert trainer.progress == replace(trained.progress, best_loss=None)
     assert trained.progress.best_loss > 0
-    assert_refused(folder, match=r"not the loss of its best epoch.* training.ties=first")
+    assert_refused(folder, match=r"lacks the loss of its best epoch.* training.ties=first")
 
 
 def test_the_versions_of_a_checkpoint_are_not_mixed(folder):
