@@ -91,9 +91,10 @@ def page(runs: list[dict[str, Any]], environment: dict[str, Any], num_seeds: int
     return f"""# Data of one's own
 
 Test accuracy (%) of the `*_signals` and `*_volumes` recipes on a fifth of what the examples
-make, four classes each, with the weights of the best validation accuracy; {seeds},
-one thread, everything else at its default. Other programs ran on the machine meanwhile: the
-seconds are upper bounds. Written by `benchmarks/own_data.py`; every run is in `own-data.json`.
+make, four classes each, with the weights of the best validation accuracy, of equal ones those
+of the lower validation loss; {seeds}, one thread, everything else at its default. Other
+programs ran on the machine meanwhile: the seconds are upper bounds. Written by
+`benchmarks/own_data.py`; every run is in `own-data.json`.
 
 | task | dynamics | weights | mean | by seed | longest training |
 |---|---|---|---|---|---|

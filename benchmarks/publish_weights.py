@@ -6,13 +6,11 @@ Afterwards `create_model("hamiltonian_cifar10", pretrained=True)` loads them.
 """
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.experiments.config import RunConfig, differing_keys
+from pdecnn.experiments.config import RunConfig, assignment, differing_keys
 from pdecnn.experiments.paper import PAPER_DYNAMICS, TITLES, Experiment
 from pdecnn.experiments.runs import Run
 from pdecnn.experiments.settings import parse_assignment
@@ -20,6 +18,7 @@ from pdecnn.files import write_atomically
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import CARD
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS
+from pdecnn.reports.provenance import TIES
 from pdecnn.reports.results import Result, read_result
 
 # What the command of a card says in other ways than --set.
@@ -62,30 +61,16 @@ def prepare(folder: Path, name: str) -> tuple[Network, str]:
 def command(config: RunConfig) -> str:
     """The command that trains the run again; a run that no command gives is refused."""
     base = pdecnn.recipe(config.recipe)
-    values = config.to_dict()
-    assignments = []
-    for key in differing_keys(base, config):
-        if key in _SAID_APART:
-            continue
-        group, _, field = key.partition(".")
-        assignments.append(f"{key}={_text(values[group][field]) if field else values[group]}")
+    differing = [key for key in differing_keys(base, config) if key not in _SAID_APART]
+    assignments = [assignment(config, key) for key in differing]
     try:
         rebuilt = base.with_settings(dict(map(parse_assignment, assignments)))
     except ConfigError as error:
         raise ConfigError(f"no recipe with settings gives this run: {error}") from error
     if any(key not in _SAID_APART for key in differing_keys(rebuilt, config)):
         raise ConfigError("no recipe with settings gives this run")
-    options = "".join(f" --set {assignment}" for assignment in assignments)
+    options = "".join(f" --set {text}" for text in assignments)
     return f"pdecnn train {config.recipe} --data DIR --seed {config.seed}{options}"
-
-
-def _text(value: Any) -> str:
-    """As `--set` reads it."""
-    if value is None:
-        return "none"
-    if isinstance(value, list):
-        return ",".join(map(_text, value))
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def card(result: Result, name: str) -> str:
@@ -124,7 +109,7 @@ scores = network(network.preprocess(images))  # uint8, (batch, channels, y, x)
 computed in {result.precision} |
 | seed | {config.seed} |
 | weights of | epoch {summary["best_epoch"]}, validation accuracy \
-{summary["best_validation_accuracy"]:.2%} |
+{summary["best_validation_accuracy"]:.2%}, {TIES[training.ties]} |
 | test accuracy | {test["accuracy"]:.2%} (loss {loss}, {num_images:,} images) |
 | trained on | {hardware["gpu"] or hardware["processor"]} |
 | versions | pdecnn {versions["pdecnn"]}, torch {versions["torch"]}, Python {versions["python"]}, \

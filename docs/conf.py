@@ -22,7 +22,12 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "results/paper/runs", "gallery/*.ipynb"]
+exclude_patterns = [
+    "_build",
+    "results/paper/runs",
+    "results/paper/stl10-as-printed/runs",
+    "gallery/*.ipynb",
+]
 nitpicky = True
 
 myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]

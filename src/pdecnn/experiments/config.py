@@ -1,5 +1,6 @@
 """Everything that defines a run: network, data, training and seed."""
 
+import json
 from dataclasses import dataclass, fields, is_dataclass, replace
 from math import isqrt
 from typing import Any
@@ -131,6 +132,8 @@ class RunConfig:
         )
 
 
+# What a run means that is older than the setting, where its default was another then.
+_BEFORE: dict[str, dict[str, Any]] = {"training": {"ties": "first"}}
 _CLASSES: dict[str, Any] = {
     "network": NetworkConfig,
     "data": DataConfig,
@@ -139,7 +142,10 @@ _CLASSES: dict[str, Any] = {
 
 
 def run_config_from_dict(values: object) -> RunConfig:
-    """The config of JSON values; unknown and missing keys are errors."""
+    """The config of JSON values; unknown keys are errors, and so are missing ones but settings.
+
+    A setting that is not there means what was done before there was one.
+    """
     expected = {"recipe", "seed", "initial", *GROUPS}
     if not isinstance(values, dict) or set(values) != expected:
         raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")
@@ -155,7 +161,7 @@ def run_config_from_dict(values: object) -> RunConfig:
             parts[group] = cls(
                 **{
                     name: convert(value, _hint(group, name), f"{group}.{name}")
-                    for name, value in values[group].items()
+                    for name, value in (_BEFORE.get(group, {}) | values[group]).items()
                 }
             )
         except TypeError as error:
@@ -175,6 +181,21 @@ def differing_keys(first: RunConfig, second: RunConfig) -> list[str]:
     for group in GROUPS:
         keys += [f"{group}.{name}" for name in one[group] if one[group][name] != two[group][name]]
     return keys
+
+
+def assignment(config: RunConfig, key: str) -> str:
+    """A setting of the config as `--set` takes it, e.g. 'training.epochs=5'."""
+    group, _, name = key.partition(".")
+    value = config.to_dict()[group]
+    return f"{key}={_text(value[name] if name else value)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _keys() -> list[str]:

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 
 from pdecnn.errors import CheckpointError, ConfigError, system_errors_as
-from pdecnn.experiments.config import RunConfig, differing_keys, run_config_from_dict
+from pdecnn.experiments.config import (
+    RunConfig,
+    assignment,
+    differing_keys,
+    run_config_from_dict,
+)
 from pdecnn.experiments.environment import describe_environment
 from pdecnn.experiments.folder_lock import RUN_WAIT_SECONDS, locked_folder
 from pdecnn.experiments.listener import Listener
@@ -92,12 +97,14 @@ def _with_precision(config: RunConfig, precision: str) -> RunConfig:
 
 def check_settings(run: Run, config: RunConfig) -> None:
     """Raise a ConfigError if going on with the config would mix two runs in one folder."""
-    config = _with_precision(config, run.config.training.precision)
-    differing = [key for key in differing_keys(run.config, config) if key not in _FREE_ON_RESUME]
+    stored = run.config
+    config = _with_precision(config, stored.training.precision)
+    differing = [key for key in differing_keys(stored, config) if key not in _FREE_ON_RESUME]
     if differing:
+        values = ", ".join(assignment(stored, key) for key in differing)
         raise ConfigError(
-            f"{run.folder} was made with other settings ({', '.join(differing)}); resume it with "
-            f"its own, or start anew with another --output"
+            f"{run.folder} was made with other settings ({values}); resume it with its own, or "
+            f"start anew with another --output"
         )
 
 

@@ -137,7 +137,7 @@ def make_plan(
     used = {one.dataset for one in needed}
     folders = {} if quick else {name: _find(name, data) for name in TITLES if name in used}
     configs = {
-        one: _config(one, quick, settings, folders.get(one.dataset))
+        one: experiment_config(one, settings, quick=quick, folder=folders.get(one.dataset))
         for one in dict.fromkeys(several for one in needed for several in (one, one.whole))
     }
     # Whatever else is planned, so that a folder holds each run under one name.
@@ -209,9 +209,10 @@ def _find(name: str, data: Path | None) -> str:
         raise DataError(f"{error}; or leave {name} out with --datasets") from error
 
 
-def _config(
-    one: Experiment, quick: bool, settings: dict[str, Any], folder: str | None
+def experiment_config(
+    one: Experiment, settings: dict[str, Any], *, quick: bool = False, folder: str | None = None
 ) -> RunConfig:
+    """How an experiment is trained with the first seed, on data in that folder."""
     narrow = one.dynamics == NARROW
     config = _base("resnet" if narrow else one.dynamics, one.dataset, quick)
     for key in ("seed", "data.name", "data.folder"):

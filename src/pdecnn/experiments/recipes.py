@@ -24,13 +24,17 @@ def digits(dynamics: str) -> RunConfig:
 
 
 def stl10(dynamics: str) -> RunConfig:
-    """The STL-10 column of Table 1."""
+    """The STL-10 column of Table 1; smoothness and decay as in the authors' code.
+
+    The paper prints the two weights exchanged: set training.smoothness_weight=4e-4 and
+    training.decay_weight=1e-4 for those.
+    """
     name = f"{dynamics}_stl10"
     return RunConfig(
         recipe=name,
         network=model_config(name),
         data=DataConfig(name="stl10"),
-        training=TrainingConfig(smoothness_weight=4e-4, decay_weight=1e-4),
+        training=TrainingConfig(smoothness_weight=1e-4, decay_weight=4e-4),
     )
 
 

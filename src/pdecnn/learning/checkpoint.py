@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pdecnn.checks import is_count
 from pdecnn.errors import CheckpointError, in_one_line
 from pdecnn.files import sync_folder, verify_manifest, write_atomically, write_json, write_manifest
 from pdecnn.learning.progress import Progress, progress_from_dict
@@ -18,7 +19,9 @@ from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weight
 
 TENSORS, PROGRESS = "state.safetensors", "state.json"
 FILES = (CONFIG, WEIGHTS, TENSORS, PROGRESS)
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+_WITHOUT_BEST_LOSS = 3
+"""The version of before equal validation accuracies were settled by the loss."""
 
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
@@ -88,14 +91,22 @@ def _check_network(trainer: Trainer, path: Path) -> None:
 
 def _read_progress(trainer: Trainer, path: Path) -> Progress:
     version, values = _read(path, "format_version", "progress")
-    if version != FORMAT_VERSION:
+    versions = (_WITHOUT_BEST_LOSS, FORMAT_VERSION)
+    if not is_count(version, *versions):
         raise CheckpointError(
-            f"{path}: format version {version!r}, but this pdecnn reads {FORMAT_VERSION}"
+            f"{path}: format version {version!r}, but this pdecnn reads {versions[0]} and "
+            f"{versions[1]}"
         )
+    is_old = version == _WITHOUT_BEST_LOSS
     try:
-        progress = progress_from_dict(values)
+        progress = progress_from_dict(values, without=("best_loss",) if is_old else ())
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    if is_old and progress.best_epoch and trainer.config.ties != "first":
+        raise CheckpointError(
+            f"{path}: lacks the loss of its best epoch, which settles ties; go on with "
+            f"training.ties=first"
+        )
     if progress.step != progress.epoch * trainer.steps_per_epoch + progress.batch:
         raise CheckpointError(
             f"{path}: belongs to a training whose epochs do not have {trainer.steps_per_epoch} "

@@ -124,8 +124,9 @@ def evaluate_network(
             ranks=ranks,
         )
     labels = image_set.labels.to(scores.device)
-    loss = functional.cross_entropy(scores.double().cpu(), labels.cpu())
-    return summarize(scores.argmax(1).cpu(), labels.cpu(), image_set.class_names, float(loss))
+    # Rank 0's: processors round sums differently, and ties of accuracy are settled by the loss.
+    loss = ranks.first(lambda: float(functional.cross_entropy(scores.double().cpu(), labels.cpu())))
+    return summarize(scores.argmax(1).cpu(), labels.cpu(), image_set.class_names, loss)
 
 
 def check_fit(network: Network, image_set: ImageSet) -> None:

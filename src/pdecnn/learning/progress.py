@@ -1,5 +1,6 @@
 """Where a training stands: what a checkpoint holds besides tensors."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -22,8 +23,10 @@ class Progress:
     """Batches done altogether."""
     best_accuracy: float = -1.0
     """The best validation accuracy so far; -1 before the first validation."""
+    best_loss: float | None = None
+    """The validation loss of the best epoch; None: not finite, or there is none yet."""
     best_epoch: int = 0
-    """The epoch of the first maximum."""
+    """The epoch whose weights are the best so far."""
     nonfinite_in_row: int = 0
     """Steps skipped since the last good one."""
     nonfinite_steps: int = 0
@@ -56,12 +59,15 @@ class Progress:
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
-def progress_from_dict(values: object) -> Progress:
-    """The progress of JSON values; unknown or missing keys and other types are errors."""
-    names = {entry.name for entry in fields(Progress)}
-    if not isinstance(values, dict) or set(values) != names:
+def progress_from_dict(values: object, *, without: Collection[str] = ()) -> Progress:
+    """The progress of JSON values; unknown or missing keys and other types are errors.
+
+    Fields named in `without` were not there when it was written, and have their defaults.
+    """
+    expected = [entry for entry in fields(Progress) if entry.name not in without]
+    if not isinstance(values, dict) or set(values) != {entry.name for entry in expected}:
         raise CheckpointError("the progress has other fields than expected")
-    for entry in fields(Progress):
+    for entry in expected:
         if not _fits(entry.type, values[entry.name]):
             raise CheckpointError(f"the progress cannot have {entry.name}={values[entry.name]!r}")
     if not values["accumulation"]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.precision import LossScale
 from pdecnn.learning.progress import Progress, progress_from_dict
+from pdecnn.learning.selection import is_better
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.learning.work import training_flops
@@ -390,8 +392,12 @@ class Trainer:
         progress.work += self.steps_per_epoch * training_flops(
             self.network.config, self._size, self.config.batch_size
         )
-        if begins or evaluation.accuracy > progress.best_accuracy:
-            progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch
+        accuracy, loss = evaluation.accuracy, evaluation.loss
+        if begins or is_better(
+            accuracy, loss, progress.best_accuracy, progress.best_loss, ties=self.config.ties
+        ):
+            progress.best_accuracy, progress.best_epoch = accuracy, progress.epoch
+            progress.best_loss = loss if isfinite(loss) else None
         patience = self.config.patience
         if progress.epoch >= self.config.epochs:
             progress.stopped = "completed"

@@ -11,6 +11,7 @@ from pdecnn.learning.objective import ObjectiveConfig
 from pdecnn.learning.optimizer import OptimizerConfig
 from pdecnn.learning.precision import check_precision
 from pdecnn.learning.schedule import ScheduleConfig
+from pdecnn.learning.selection import TIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,10 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
     evaluation_batch_size: int = 250
     """Images at a time in validation and test."""
     patience: int | None = None
-    """Stop after this many epochs of the last level without a better validation accuracy; None:
-    never."""
+    """Stop after this many epochs of the last level without a new best one; None: never."""
+    ties: str = "loss"
+    """Which of several epochs with the best validation accuracy is the best: 'loss', the first of
+    those with the lowest validation loss; 'first', as in every run of before this setting."""
     time_limit_seconds: float | None = None
     """Stop at the end of the epoch in which this time since the start, or since the last resume,
     is over; None: never."""
@@ -62,6 +65,8 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
             limit = check_positive("time_limit_seconds", self.time_limit_seconds)
             object.__setattr__(self, "time_limit_seconds", limit)
         check_precision(self.precision)
+        if self.ties not in TIES:
+            raise unknown_name("ties", self.ties, TIES)
         for name in self.freeze:
             if name not in FREEZABLE:
                 raise unknown_name("part to freeze", name, FREEZABLE)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from pdecnn.learning.selection import best_epoch
 from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, WIDTH
 
 MOST_MARKERS = 30
@@ -16,16 +17,17 @@ _MOST_RATE_LINES = 6
 _LOG_FROM_RATIO = 10
 
 
-def draw_convergence(metrics: Sequence[dict[str, Any]], title: str) -> Figure:
+def draw_convergence(metrics: Sequence[dict[str, Any]], title: str, *, ties: str) -> Figure:
     """Two panels: accuracy, and the loss of the data without the regularisation.
 
-    The best epoch, whose weights are kept, is starred; grey lines are changes of learning rate.
+    The best epoch, whose weights are kept, is starred, with `ties` settled as in the run; grey
+    lines are changes of learning rate.
     """
     figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
     accuracy, loss = figure.subplots(1, 2)
     epochs = [entry["epoch"] for entry in metrics]
     accuracies = [entry["validation_accuracy"] for entry in metrics]
-    best = accuracies.index(max(accuracies))
+    best = best_epoch(metrics, ties=ties)
     panels = (
         (accuracy, "accuracy", "validation_accuracy"),
         (loss, "data_loss", "validation_loss"),

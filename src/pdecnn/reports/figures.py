@@ -34,8 +34,9 @@ def draw_run_figures(run: Run) -> list[Path]:
         predictions = read_predictions(run, len(summary["class_names"]))
     with style.journal_style():
         if metrics:
-            title = f"{run.config.recipe}, seed {run.config.seed}"
-            contents |= style.render("convergence", draw_convergence(metrics, title))
+            config = run.config
+            title, ties = f"{config.recipe}, seed {config.seed}", config.training.ties
+            contents |= style.render("convergence", draw_convergence(metrics, title, ties=ties))
         if summary is not None and predictions is not None:
             names = summary["class_names"]
             contents |= style.render("confusion", draw_confusion(summary["test"], names))

@@ -10,7 +10,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.files import write_all, write_json
 from pdecnn.networks.level_transfer import INTERPOLATIONS
 from pdecnn.reports.figures import without_matplotlib_notices
-from pdecnn.reports.provenance import measured_on
+from pdecnn.reports.provenance import TIES, measured_on
 
 JSON_FILE, PAGE_FILE = "multilevel.json", "multilevel.md"
 TITLES = {
@@ -72,7 +72,8 @@ def multilevel_page(results: dict[str, Any]) -> str:
         "Training from coarse to fine images beside training at full size, and networks",
         "coarsened to half the size after training. Written by `benchmarks/multilevel.py`; every",
         "run with its config is in `multilevel.json`. Accuracies in % are those of the",
-        "test images, with the weights of the best validation accuracy of the last level.",
+        "test images, with the weights of the best validation accuracy of the last level,",
+        f"{_ties(results)}.",
         "",
         "Half-size images are standardised at full size, then averaged. A coarsened network",
         "approximates the original one on images averaged and interpolated back, the last row of",
@@ -83,6 +84,13 @@ def multilevel_page(results: dict[str, Any]) -> str:
         if dataset in results:
             lines += _section(dataset, results[dataset])
     return "\n".join(lines)
+
+
+def _ties(results: dict[str, Any]) -> str:
+    """Which of equal epochs it is."""
+    runs = [run for result in results.values() for run in result.get("runs", ())]
+    rules = {run["config"]["training"].get("ties", "first") for run in runs}
+    return TIES[rules.pop()] if len(rules) == 1 else "of equal ones as each config has it"
 
 
 def _section(dataset: str, result: dict[str, Any]) -> list[str]:

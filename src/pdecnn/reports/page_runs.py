@@ -18,6 +18,7 @@ from pdecnn.experiments.runs import (
     WEIGHTS,
     Run,
 )
+from pdecnn.learning.selection import best_epoch
 from pdecnn.reports.recorded import read_metrics, read_summary
 from pdecnn.reports.results import read_seconds
 
@@ -66,10 +67,10 @@ class PageRun:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The epoch with the highest validation accuracy, the first of equal ones."""
+        """The epoch whose weights are kept."""
         if not self.metrics:
             return None
-        return max(self.metrics, key=lambda entry: entry["validation_accuracy"] or 0.0)
+        return self.metrics[best_epoch(self.metrics, ties=self.config.training.ties)]
 
     @property
     def is_finished(self) -> bool:

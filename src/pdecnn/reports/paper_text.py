@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from pdecnn.experiments.narrowing import count_weights
 from pdecnn.experiments.paper import NARROW, TITLES, Experiment, Plan
+from pdecnn.reports.provenance import TIES
 
 QUICK = "Quick version on digits, not the paper's experiment"
 
@@ -49,8 +50,9 @@ def explain_table(plan: Plan) -> str:
     """What the numbers of Table 1 are."""
     spread = "" if plan.num_seeds == 1 else ", mean ± sample standard deviation"
     text = (
-        "Accuracy and cross entropy with the weights of the best validation accuracy, on the test "
-        f"images and, as they are, on the training images; {seeds(plan)}{spread}."
+        "Accuracy and cross entropy with the weights of the best validation accuracy "
+        f"({_ties(plan)}), on the test images and, as they are, on the training images; "
+        f"{seeds(plan)}{spread}."
     )
     shown = [one.dynamics for one in plan.experiments["table1"]]
     if "resnet" in shown or NARROW in shown:
@@ -69,6 +71,11 @@ def explain_table(plan: Plan) -> str:
             f"the parabolic network: {widths}."
         )
     return text
+
+
+def _ties(plan: Plan) -> str:
+    """Which of equal epochs it is; one rule for all runs, or they are not of the plan."""
+    return TIES[next(iter(plan.runs.values())).training.ties]
 
 
 def caption(target: str, plan: Plan) -> str:

@@ -2,6 +2,12 @@
 
 from typing import Any
 
+TIES = {
+    "loss": "of equal ones that of the lower validation loss, then the earlier",
+    "first": "of equal ones the first",
+}
+"""Which epoch has the best validation accuracy, by training.ties."""
+
 
 def measured_on(environment: dict[str, Any]) -> str:
     """When, with which versions and on what, without a full stop."""

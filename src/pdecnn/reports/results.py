@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 
-from pdecnn.errors import CheckpointError
+from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.config import RunConfig
+from pdecnn.experiments.opening import check_settings
 from pdecnn.experiments.paper import Experiment, Plan
 from pdecnn.experiments.runs import ENVIRONMENT, METRICS, PREDICTIONS, Run
 from pdecnn.experiments.worker import CONDITIONS, is_complete, read_training_evaluation
@@ -35,6 +36,7 @@ class Result(NamedTuple):
     """The best weights on the training images."""
     metrics: list[dict[str, Any]]
     predictions: dict[str, NDArray[Any]]
+    """Of some test images; empty where a run is kept without images."""
     environment: dict[str, Any]
     """Where it ran."""
     num_parallel: int | None
@@ -64,12 +66,17 @@ class Spread(NamedTuple):
 
 
 def read_runs(plan: Plan, runs: Path) -> tuple[dict[str, Result], dict[str, str]]:
-    """The results of a plan by name of the run, and why the others have none."""
+    """The results of a plan by name of the run, and why the others have none.
+
+    A run of other settings than the plan's is no result of it, however it came there.
+    """
     results, reasons = {}, {}
-    for name in plan.runs:
+    for name, config in plan.runs.items():
         try:
-            results[name] = read_result(runs / name)
-        except CheckpointError as error:
+            result = read_result(runs / name)
+            check_settings(Run(runs / name), config)
+            results[name] = result
+        except (CheckpointError, ConfigError) as error:
             reasons[name] = " ".join(str(error).splitlines())
     return results, reasons
 
@@ -97,7 +104,9 @@ def read_result(folder: Path) -> Result:
     with named(folder / ENVIRONMENT):
         environment = json.loads((folder / ENVIRONMENT).read_bytes())
         _check_environment(environment)
-    predictions = read_predictions(run, len(summary["class_names"]))
+    predictions = {}
+    if (folder / PREDICTIONS).exists():
+        predictions = read_predictions(run, len(summary["class_names"]))
     return Result(
         folder=folder,
         config=run.config,

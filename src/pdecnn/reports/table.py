@@ -20,17 +20,20 @@ LABELS = {
 _HEADER = (
     "network",
     "weights",
+    "regulariser: smoothness, decay",
     "test accuracy % (loss)",
     "training accuracy %",
     "paper: test accuracy % (loss)",
     "seeds",
 )
-_ALIGNED_RIGHT = (1, 5)
+_ALIGNED_RIGHT = (1, 6)
 _CSV_HEADER = (
     "data_set",
     "trained_on",
     "network",
     "weights",
+    "smoothness_weight",
+    "decay_weight",
     "seeds",
     "test_accuracy",
     "test_accuracy_deviation",
@@ -54,6 +57,8 @@ class Row:
     trained_on: str
     """The data set that was read: the digits, in a quick version."""
     num_weights: int | None
+    regularization: tuple[float, float]
+    """The weights of smoothness and decay, alpha_1 and alpha_2."""
     test_accuracies: tuple[float, ...]
     test_loss: Spread | None
     training_accuracy: Spread | None
@@ -66,6 +71,7 @@ class Row:
         return (
             LABELS[self.experiment.dynamics],
             MISSING if self.num_weights is None else f"{self.num_weights:,}",
+            ", ".join(f"{weight:g}" for weight in self.regularization),
             _accuracy(spread(self.test_accuracies), self.test_loss),
             _percent(self.training_accuracy),
             "-"
@@ -80,11 +86,14 @@ def make_rows(plan: Plan, results: dict[str, Result]) -> list[Row]:
     rows = []
     for experiment, several in results_of("table1", plan, results).items():
         tests = [result.summary["test"] for result in several]
+        config = plan.config(experiment)
+        training = config.training
         rows.append(
             Row(
                 experiment=experiment,
-                trained_on=plan.config(experiment).data.name,
+                trained_on=config.data.name,
                 num_weights=several[0].summary["num_weights"] if several else None,
+                regularization=(training.smoothness_weight, training.decay_weight),
                 test_accuracies=tuple(test["accuracy"] for test in tests),
                 test_loss=spread([test["loss"] for test in tests]),
                 training_accuracy=spread([result.training["accuracy"] for result in several]),
@@ -151,6 +160,7 @@ def to_csv(rows: Iterable[Row], settings: dict[str, Any]) -> str:
                 row.trained_on,
                 row.experiment.dynamics,
                 row.num_weights,
+                *row.regularization,
                 len(row.test_accuracies),
                 *figures,
                 *(row.published or (None, None, None)),
@@ -163,7 +173,7 @@ def to_csv(rows: Iterable[Row], settings: dict[str, Any]) -> str:
 
 def to_latex(rows: Iterable[Row], titles: dict[str, str]) -> str:
     """A tabular that needs no package."""
-    lines = [r"\begin{tabular}{lrcccr}", r"\hline", _latex_line(_HEADER)]
+    lines = [r"\begin{tabular}{lrccccr}", r"\hline", _latex_line(_HEADER)]
     for dataset, mine in _by_dataset(rows):
         name = _latex(titles[dataset])
         lines += [r"\hline", rf"\multicolumn{{{len(_HEADER)}}}{{l}}{{{name}}} \\", r"\hline"]

@@ -35,6 +35,7 @@ VALUES = {
     "training.average_decay": st.none() | st.floats(0.01, 0.99),
     "training.precision": st.sampled_from(["float32", "bfloat16", "float16"]),
     "training.box": st.sampled_from(["stencils", "all", "none"]),
+    "training.ties": st.sampled_from(["loss", "first"]),
 }
 settings_strategy = st.fixed_dictionaries({}, optional=VALUES)
 # Each of the digits recipes can take all of the settings above.
@@ -64,6 +65,13 @@ def test_settings_change_what_they_name_and_nothing_else(name, settings):
     assert after.with_settings(settings) == after
     assert before.with_settings(dict(reversed(settings.items()))) == after
     assert before == recipe(name)
+
+
+def test_a_config_from_before_ties_were_settled_keeps_its_first_best_epoch():
+    values = recipe("hamiltonian_digits").to_dict()
+    assert values["training"].pop("ties") == "loss"
+    assert run_config_from_dict(values).training.ties == "first"
+    assert "ties" not in values["training"]
 
 
 @pytest.mark.parametrize("name", list_recipes())

@@ -167,9 +167,22 @@ def test_a_damaged_run_is_reported_and_the_others_are_trained(tmp_path):
 def test_other_settings_are_refused_before_anything_is_trained(tmp_path):
     run_queue(configs(heat="parabolic"), tmp_path, device="cpu")
     changed = {"new": small_config(), "heat": small_config("parabolic_digits", training__epochs=2)}
-    with pytest.raises(ConfigError, match=r"heat was made with other settings \(training.epochs\)"):
+    with pytest.raises(ConfigError, match=r"other settings \(training.epochs=1\)"):
         run_queue(changed, tmp_path, device="cpu")
     assert not (tmp_path / "new").exists()
+
+
+def test_runs_of_before_are_refused_until_their_rule_for_ties_is_asked_for(tmp_path):
+    before = small_config("parabolic_digits", **TINY, training__ties="first")
+    run_queue({"heat": before}, tmp_path, device="cpu")
+    values = before.to_dict()
+    del values["training"]["ties"]
+    write_json(tmp_path / "heat" / "config.json", values)
+    with pytest.raises(ConfigError, match=r"other settings \(training.ties=first\)"):
+        run_queue(configs(heat="parabolic"), tmp_path, device="cpu")
+    recorder = Recorder()
+    assert run_queue({"heat": before}, tmp_path, device="cpu", listener=recorder) == {}
+    assert "1 finished before" in recorder.notes[0]
 
 
 def test_finished_runs_of_other_data_are_refused_before_anything_is_trained(tmp_path):

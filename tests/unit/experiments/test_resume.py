@@ -3,12 +3,17 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments import tensorboard
+from pdecnn.experiments.resolution import resolve_run
+from pdecnn.files import write_json, write_manifest
+from pdecnn.learning import evaluate_network
+from pdecnn.learning.checkpoint import FILES, PROGRESS
 from tests.runs import (
     SOPHISTICATED,
     Killed,
@@ -371,6 +376,42 @@ def test_what_changes_no_result_may_differ(killed, undisturbed, tmp_path):
     # What 'auto' meant when the run was made is written down, and 'auto' means that from then on.
     assert config.training.precision == "auto"
     assert pdecnn.experiments.Run(folder).config == small_config(training__precision="float32")
+
+
+def as_of_before(folder):
+    """The run as it was left when there was no setting for ties, and no loss to settle them by."""
+    values = json.loads((folder / "config.json").read_bytes())
+    del values["training"]["ties"]
+    write_json(folder / "config.json", values)
+    for checkpoint in (folder / "checkpoints").iterdir():
+        state = json.loads((checkpoint / PROGRESS).read_bytes())
+        del state["progress"]["best_loss"]
+        write_json(checkpoint / PROGRESS, state | {"format_version": 3})
+        write_manifest(checkpoint, FILES)
+
+
+def test_a_run_of_before_goes_on_with_the_first_of_equal_epochs(tmp_path, monkeypatch):
+    losses = iter([0.9, 0.8, 0.7, 0.6])
+
+    def evaluate(network, image_set, **_settings):
+        found = evaluate_network(network, image_set)
+        return replace(found, accuracy=0.8, loss=next(losses))
+
+    monkeypatch.setattr("pdecnn.learning.trainer.evaluate_network", evaluate)
+    folder = tmp_path / "run"
+    first = small_config(training__ties="first")
+    with pytest.raises(Killed):
+        pdecnn.train(first, output=folder, listener=kill_after(2))
+    as_of_before(folder)
+    said_again = {"output": folder, "resume": True}
+    config, _ = resolve_run("hamiltonian_digits", assignments=[], **said_again)
+    assert config.training.ties == "first"
+    by_loss, _ = resolve_run(None, assignments=["training.ties=loss"], **said_again)
+    with pytest.raises(ConfigError, match=r"other settings \(training.ties=first\)"):
+        pdecnn.train(by_loss, **said_again)
+    run = pdecnn.train(config, **said_again)
+    assert (run.summary["epochs"], run.summary["best_epoch"]) == (4, 1)
+    assert (folder / "best").resolve().name == "epoch-0001"
 
 
 def test_a_moved_run_goes_on(killed, undisturbed, tmp_path):

@@ -12,6 +12,7 @@ from time import monotonic, sleep
 
 import torch
 import torch.distributed as dist
+from torch.nn import functional
 
 from pdecnn.errors import ConfigError, DivergedError, RankError
 from pdecnn.learning import evaluate_network
@@ -101,6 +102,20 @@ def evaluation(network, ranks):
     return [found.loss, found.to_dict(), found.confusion]
 
 
+def rounded_differently(ranks):
+    """The loss where each rank's processor would round it in a way of its own."""
+    network, exact = make_network(), functional.cross_entropy
+
+    def rounded(*arguments):
+        return exact(*arguments) * (1 + 1e-15 * ranks.rank)
+
+    functional.cross_entropy = rounded
+    try:
+        return evaluate_network(network, digits()[1], batch_size=7, ranks=ranks).loss
+    finally:
+        functional.cross_entropy = exact
+
+
 def skip_one(ranks):
     """An image of one rank is not a number: all skip the step and count it."""
     several, one = (
@@ -187,6 +202,7 @@ def main():
         result = {"cases": {name: compare(name, ranks) for name in names}}
         result["skipped"] = skip_one(ranks)
         result["in levels"] = in_levels(ranks)
+        result["rounded differently"] = rounded_differently(ranks)
         result["agreements"] = agreements(ranks)
         result["silence"] = silence(ranks)
         (folder / f"{ranks.rank}.json").write_text(json.dumps(result))

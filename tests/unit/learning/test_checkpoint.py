@@ -212,10 +212,33 @@ def test_other_tensors_with_a_right_hash_are_refused(folder, data):
     assert_refused(folder, match=TENSORS)
 
 
-@pytest.mark.parametrize("version", [0, 2, 4, "3", None, [3]])
+@pytest.mark.parametrize("version", [0, 2, 5, "4", None, [4], 4.0, 3.0])
 def test_another_version_is_refused(folder, version):
     edit_json(folder / PROGRESS, lambda values: values.update(format_version=version))
     assert_refused(folder, match="format version")
+
+
+def as_of_before(values):
+    """What a checkpoint held when the first of equal epochs was the best."""
+    values["format_version"] = 3
+    del values["progress"]["best_loss"]
+
+
+def test_a_checkpoint_without_the_loss_of_its_best_epoch_goes_on_with_the_first(folder, trained):
+    edit_json(folder / PROGRESS, as_of_before)
+    trainer = new_trainer(seed=9, ties="first")
+    load_checkpoint(trainer, folder)
+    assert trainer.progress == replace(trained.progress, best_loss=None)
+    assert trained.progress.best_loss > 0
+    assert_refused(folder, match=r"lacks the loss of its best epoch.* training.ties=first")
+
+
+def test_the_versions_of_a_checkpoint_are_not_mixed(folder):
+    edit_json(folder / PROGRESS, lambda values: values["progress"].pop("best_loss"))
+    assert_refused(folder, match="other fields")
+    edit_json(folder / PROGRESS, lambda values: values.update(format_version=3))
+    edit_json(folder / PROGRESS, lambda values: values["progress"].update(best_loss=0.5))
+    assert_refused(folder, new_trainer(seed=9, ties="first"), match="other fields")
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,12 @@ def test_two_ranks_train_and_evaluate_as_one_does_in_other_cases(slow, name):
     assert_as_alone(slow, name)
 
 
+def test_ranks_whose_processors_round_differently_have_one_loss(quick):
+    """Else ties of the accuracy, and with them patience, would part them."""
+    first, second = (result["rounded differently"] for result in quick)
+    assert first == second > 0
+
+
 def test_all_ranks_skip_the_step_whose_batch_one_of_them_cannot_use(quick):
     for result in quick:
         several, one, difference = result["skipped"]

@@ -13,6 +13,7 @@ from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.learning import TrainingConfig
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
 from pdecnn.learning.levels import LEVEL_STENCILS
+from pdecnn.learning.selection import best_epoch
 from pdecnn.learning.work import training_flops
 from pdecnn.networks.preprocessing import Preprocessing
 from tests.unit.learning.trainings import (
@@ -176,17 +177,22 @@ def _moved(network, optimizer):
     return moved
 
 
-def test_the_best_epoch_is_one_of_the_last_level(monkeypatch):
+@pytest.mark.parametrize("third", [(0.3, 1.0), (0.9, 1.0), (0.9, 2.0)])
+def test_the_best_epoch_is_one_of_the_last_level(monkeypatch, third):
     trainer = level_trainer(SPACE)
-    accuracies = iter([0.9, 0.8, 0.3, 0.4])
+    figures = iter([(0.9, 1.0), (0.8, 1.0), third, (0.95, 1.0)])
     monkeypatch.setattr(
         "pdecnn.learning.trainer.evaluate_network",
-        lambda *arguments, **options: _Evaluation(next(accuracies)),
+        lambda *arguments, **options: _Evaluation(*next(figures)),
     )
-    best = []
-    for _ in trainer.epochs(poll=lambda: None, on_step=lambda: None):
-        best.append((trainer.progress.best_epoch, trainer.progress.best_accuracy))
-    assert best == [(1, 0.9), (1, 0.9), (3, 0.3), (4, 0.4)]
+    best, recorded = [], []
+    for report in trainer.epochs(poll=lambda: None, on_step=lambda: None):
+        progress = trainer.progress
+        best.append((progress.best_epoch, progress.best_accuracy, progress.best_loss))
+        recorded.append(report._asdict())
+        # What reports find in the metrics is what the trainer kept.
+        assert best_epoch(recorded, ties="loss") == progress.best_epoch - 1
+    assert best == [(1, 0.9, 1.0), (1, 0.9, 1.0), (3, *third), (4, 0.95, 1.0)]
 
 
 def test_patience_counts_on_the_last_level_only(monkeypatch):
@@ -200,10 +206,8 @@ def test_patience_counts_on_the_last_level_only(monkeypatch):
 
 
 class _Evaluation:
-    loss = 1.0
-
-    def __init__(self, accuracy):
-        self.accuracy = accuracy
+    def __init__(self, accuracy, loss=1.0):
+        self.accuracy, self.loss = accuracy, loss
 
 
 # Batches are 3 an epoch: before and after the last batch of a level, and in the next one.

@@ -18,7 +18,7 @@ NUMBERS = ["best_accuracy", "loss_scale", "work"]
 
 def test_every_field_is_tested_here():
     others = ["accumulation", "nonfinite_batches"]
-    others += ["reversal_error", "checkpointed_blocks", "stopped"]
+    others += ["best_loss", "reversal_error", "checkpointed_blocks", "stopped"]
     assert sorted([*INTEGERS, *NUMBERS, *others]) == sorted(field_names(Progress))
 
 
@@ -29,6 +29,7 @@ def test_progress_comes_back_from_json(stopped):
         batch=2,
         step=11,
         best_accuracy=0.1 + 0.2,
+        best_loss=None if stopped is None else 0.1 + 0.7,
         loss_scale=2.0**15,
         reversal_error=None if stopped is None else 0.3,
         checkpointed_blocks=[] if stopped is None else [0, 2],
@@ -93,10 +94,11 @@ def test_the_reason_must_be_a_known_one(value):
         progress_from_dict(Progress().to_dict() | {"stopped": value})
 
 
+@pytest.mark.parametrize("name", ["best_loss", "reversal_error"])
 @pytest.mark.parametrize("value", ["1", True, [1.0], math.nan, math.inf])
-def test_the_error_of_reversal_must_be_finite_or_none(value):
-    with pytest.raises(CheckpointError, match="reversal_error"):
-        progress_from_dict(Progress().to_dict() | {"reversal_error": value})
+def test_what_may_be_unknown_must_be_finite_or_none(name, value):
+    with pytest.raises(CheckpointError, match=name):
+        progress_from_dict(Progress().to_dict() | {name: value})
 
 
 @pytest.mark.parametrize("value", [None, 1, "0", [-1], [0.0], [True], {}])

@@ -1,5 +1,7 @@
 """The training loop: its seed, its steps, its reports, its end, and it learns."""
 
+import math
+
 import pytest
 import torch
 
@@ -103,13 +105,14 @@ def test_promise_27_recomputation_counts_a_batch_once(backprop):
         assert int(part.normalization.num_batches_tracked) == 3
 
 
-def script_validation(monkeypatch, accuracies):
-    accuracies = iter(accuracies)
+def script_validation(monkeypatch, accuracies, losses=None):
+    figures = zip(accuracies, losses or [1.0] * len(accuracies), strict=True)
 
     def evaluate(*_arguments, **_settings):
+        accuracy, loss = next(figures)
         return Evaluation(
-            loss=1.0,
-            accuracy=next(accuracies),
+            loss=loss,
+            accuracy=accuracy,
             balanced_accuracy=0.0,
             per_class={},
             confusion=[],
@@ -128,12 +131,35 @@ def test_early_stopping_waits_for_its_patience(monkeypatch):
     assert (trainer.progress.best_epoch, trainer.progress.best_accuracy) == (2, 0.7)
 
 
-def test_the_best_is_the_first_maximum(monkeypatch):
-    script_validation(monkeypatch, [0.2, 0.8, 0.3, 0.8, 0.1])
-    trainer = make_trainer(epochs=5)
+TIED = [0.2, 0.8, 0.3, 0.8, 0.8]
+
+
+@pytest.mark.parametrize(
+    ("ties", "losses", "best"),
+    [
+        ("loss", [0.1, 0.7, 0.1, 0.6, 0.6], (4, 0.6)),  # then the earlier one
+        ("loss", [0.1, 0.7, 0.1, 0.7, 0.8], (2, 0.7)),
+        ("loss", [0.1, math.nan, 0.1, 0.6, math.nan], (4, 0.6)),
+        ("loss", [0.1, math.inf, 0.1, math.nan, math.inf], (2, None)),
+        ("first", [0.1, 0.7, 0.1, 0.6, 0.6], (2, 0.7)),
+        ("first", [0.1, math.nan, 0.1, 0.6, 0.6], (2, None)),
+    ],
+)
+def test_of_equal_accuracies_the_lower_loss_is_the_best(monkeypatch, ties, losses, best):
+    script_validation(monkeypatch, TIED, losses)
+    trainer = make_trainer(epochs=5, ties=ties)
     run(trainer)
-    assert (trainer.progress.best_epoch, trainer.progress.best_accuracy) == (2, 0.8)
-    assert trainer.progress.stopped == "completed"
+    progress = trainer.progress
+    assert (progress.best_epoch, progress.best_loss) == best
+    assert (progress.best_accuracy, progress.stopped) == (0.8, "completed")
+
+
+def test_patience_counts_from_the_best_of_equal_epochs(monkeypatch):
+    accuracies, losses = [0.8, 0.8, 0.8, 0.8, 0.8], [0.9, 0.8, 0.9, 0.9, 0.9]
+    for ties, length in (("loss", 4), ("first", 3)):
+        script_validation(monkeypatch, accuracies, losses)
+        trainer = make_trainer(epochs=5, patience=2, ties=ties)
+        assert len(run(trainer)) == length, ties
 
 
 def test_a_validation_accuracy_of_zero_is_a_best(monkeypatch):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from xml.etree import ElementTree
 
 import matplotlib
@@ -28,6 +29,8 @@ NAMES = [
     for figure in ("convergence", "confusion", "predictions")
     for suffix in ("png", "svg")
 ]
+
+by_loss = partial(draw_convergence, ties="loss")
 
 
 def make_metrics(epochs, rate=lambda epoch: 0.1):
@@ -180,8 +183,8 @@ def test_matplotlib_is_imported_to_draw_only_and_pyplot_never(unfinished):
 
 
 ALL_KINDS = {
-    "one epoch": (draw_convergence, make_metrics(1), "run"),
-    "200 epochs": (draw_convergence, make_metrics(200, lambda e: 0.2 ** (e // 40)), "run"),
+    "one epoch": (by_loss, make_metrics(1), "run"),
+    "200 epochs": (by_loss, make_metrics(200, lambda e: 0.2 ** (e // 40)), "run"),
     "20 classes": (draw_confusion, make_test(torch.full((20, 20), 12345)), MANY[:20]),
     "100 classes": (draw_confusion, make_test(torch.full((100, 100), 1000)), MANY),
     "2 classes": (draw_confusion, make_test(torch.eye(2).long()), ["no", "yes"]),
@@ -217,23 +220,26 @@ def test_a_long_name_keeps_both_ends():
     assert short_name("a" * 40 + "z") == "aaaaaaaaa…aaaaaaaz"
 
 
-def test_the_first_best_epoch_is_starred():
-    metrics = make_metrics(5)
-    for entry, accuracy in zip(metrics, [0.1, 0.7, 0.9, 0.9, 0.8], strict=True):
-        entry["validation_accuracy"] = accuracy
-    figure = drawn(draw_convergence, metrics, "run")
+@pytest.mark.parametrize(("ties", "best"), [("first", 3), ("loss", 4)])
+def test_the_best_epoch_of_the_last_level_is_starred(ties, best):
+    metrics = make_metrics(6)
+    accuracies, losses = [0.95, 0.7, 0.9, 0.9, 0.8, 0.9], [0.1, 0.1, 0.6, 0.5, 0.1, None]
+    for entry, accuracy, loss in zip(metrics, accuracies, losses, strict=True):
+        entry |= {"validation_accuracy": accuracy, "validation_loss": loss}
+        entry["level"] = int(entry["epoch"] > 1)
+    figure = drawn(partial(draw_convergence, ties=ties), metrics, "run")
     for axes in figure.axes:
         (star,) = [line for line in axes.lines if line.get_marker() == "*"]
-        assert list(star.get_xdata()) == [3]
-    assert "best epoch: 3 (validation 90.00%)" in words(figure)
+        assert list(star.get_xdata()) == [best]
+    assert f"best epoch: {best} (validation 90.00%)" in words(figure)
 
 
 def test_a_change_of_rate_is_a_line_and_a_steady_change_a_sentence():
-    figure = drawn(draw_convergence, make_metrics(9, lambda e: 0.1 if e < 4 else 0.02), "run")
+    figure = drawn(by_loss, make_metrics(9, lambda e: 0.1 if e < 4 else 0.02), "run")
     for axes in figure.axes:
         assert [list(line.get_xdata()) for line in axes.lines[3:]] == [[3.5, 3.5]]
     assert "learning rate: 0.1 → 0.02" in words(figure)
-    figure = drawn(draw_convergence, make_metrics(9, lambda e: 0.1 / e), "run")
+    figure = drawn(by_loss, make_metrics(9, lambda e: 0.1 / e), "run")
     assert all(len(axes.lines) == 3 for axes in figure.axes)
     assert "learning rate: 0.1 to 0.0111, changing steadily" in words(figure)
 
@@ -242,7 +248,7 @@ def test_a_change_of_rate_is_a_line_and_a_steady_change_a_sentence():
 def test_any_loss_can_be_drawn(value):
     metrics = make_metrics(4)
     metrics[0]["validation_loss"] = metrics[-1]["data_loss"] = value
-    drawn(draw_convergence, metrics, "run").draw_without_rendering()
+    drawn(by_loss, metrics, "run").draw_without_rendering()
 
 
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
@@ -250,7 +256,7 @@ def test_equal_accuracies_are_inside_the_panel(value):
     metrics = make_metrics(2)
     for entry in metrics:
         entry["accuracy"] = entry["validation_accuracy"] = value
-    bottom, top = drawn(draw_convergence, metrics, "run").axes[0].get_ylim()
+    bottom, top = drawn(by_loss, metrics, "run").axes[0].get_ylim()
     assert bottom < value < top
     assert top - bottom > 0.05
 

@@ -1,5 +1,8 @@
 """The page about levels says what was found, and of how many networks."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from pdecnn.reports.multilevel import multilevel_page
@@ -28,6 +31,13 @@ def page(accuracies):
     return multilevel_page(
         {"published": {"quick": False, "environment": ENVIRONMENT, "coarsened": rows}}
     )
+
+
+def test_the_published_page_is_that_of_the_stored_results():
+    folder = Path(__file__).parents[3] / "docs" / "results"
+    found = multilevel_page(json.loads((folder / "multilevel.json").read_bytes()))
+    assert "of the last level,\nof equal ones the first.\n" in found
+    assert found == (folder / "multilevel.md").read_text()
 
 
 @pytest.mark.parametrize(

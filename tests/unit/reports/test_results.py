@@ -57,7 +57,6 @@ DAMAGE = [
     ("training_evaluation.json", cut, "not finished"),
     ("training_evaluation.json", lambda path: path.write_text("null"), "not finished"),
     ("predictions.safetensors", cut, "predictions.safetensors: cannot be read"),
-    ("predictions.safetensors", Path.unlink, "predictions.safetensors: cannot be read"),
     ("metrics.jsonl", cut, "metrics.jsonl: "),
     ("metrics.jsonl", Path.unlink, "metrics.jsonl: damaged (0 of 4 epochs)"),
     ("metrics.jsonl", lambda path: path.write_text("{}\n" * 4), "it lacks validation_accuracy"),
@@ -78,6 +77,33 @@ def test_a_damaged_run_is_named_and_the_rest_is_drawn(tmp_path, name, damage, re
     assert f"- `{damaged}`: {failures[damaged]}" in (tmp_path / "README.md").read_text()
     rows = list(csv.DictReader((tmp_path / "table1.csv").read_text().splitlines()))
     assert [row["seeds"] for row in rows] == ["1", "0", "1", "1", "1"]
+
+
+def test_a_run_of_other_settings_is_named_and_not_averaged(tmp_path):
+    """One that was trained by an earlier version of its recipe."""
+    plan = make_plan("table1", quick=True, num_seeds=2, datasets=["stl10"], dynamics=["parabolic"])
+    make_results(plan, tmp_path / "runs")
+    older = tmp_path / "runs" / "parabolic_stl10-seed1" / "config.json"
+    with_value(4e-4, "training", "smoothness_weight")(older)
+    failures = draw_paper(plan, tmp_path, {}).failures
+    assert list(failures) == ["parabolic_stl10-seed1"]
+    assert "other settings (training.smoothness_weight=0.0004)" in str(failures)
+    (row,) = csv.DictReader((tmp_path / "table1.csv").read_text().splitlines())
+    assert (row["seeds"], row["smoothness_weight"]) == ("1", "0.0001")
+
+
+def test_a_run_kept_without_images_is_missing_in_figure_1_alone(tmp_path):
+    plan = make_plan("all", quick=True, num_seeds=1, datasets=["stl10"])
+    make_results(plan, tmp_path / "runs")
+    predictions = tmp_path / "runs" / "hamiltonian_stl10-seed0" / "predictions.safetensors"
+    predictions.unlink()
+    results, failures = read_runs(plan, tmp_path / "runs")
+    assert failures == {}
+    with journal_style():
+        assert "missing" in " ".join(words(draw_target("figure1", plan, results)))
+        assert "missing" not in " ".join(words(draw_target("figure3", plan, results)))
+    none = {name: result._replace(predictions={}) for name, result in results.items()}
+    assert draw_target("figure1", plan, none) is None
 
 
 @pytest.mark.parametrize(

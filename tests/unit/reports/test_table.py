@@ -16,6 +16,7 @@ def test_a_row_has_mean_and_deviation_beside_the_paper(plan, output):
         (
             "parabolic",
             "1,234",
+            "0.0001, 0.0004",
             "78.00 ± 1.41 (0.500 ± 0.014)",
             "99.90 ± 0.00",
             "77.0 (0.711)",
@@ -24,6 +25,7 @@ def test_a_row_has_mean_and_deviation_beside_the_paper(plan, output):
         (
             "resnet, twice the stencils",
             "1,234",
+            "0.0001, 0.0004",
             "71.00 ± 1.41 (0.500 ± 0.014)",
             "99.90 ± 0.00",
             "-",
@@ -31,15 +33,16 @@ def test_a_row_has_mean_and_deviation_beside_the_paper(plan, output):
         ),
     ]
     assert len(rows) == 15
+    assert rows[5].cells()[2] == "0.0002, 0.0002"
 
 
 def test_missing_runs_are_marked_in_the_table(plan, gaps):
     rows = {row.experiment: row.cells() for row in make_rows(plan, results_in(plan, gaps))}
     assert rows[Experiment("parabolic", "stl10")] == (
-        "parabolic", "missing", "missing", "missing", "77.0 (0.711)", "0 of 2",
+        "parabolic", "missing", "0.0001, 0.0004", "missing", "missing", "77.0 (0.711)", "0 of 2",
     )  # fmt: skip
-    assert rows[Experiment("resnet", "cifar100")][2] == "70.00 (0.490)"
-    assert rows[Experiment("resnet", "cifar100")][5] == "1 of 2"
+    assert rows[Experiment("resnet", "cifar100")][3] == "70.00 (0.490)"
+    assert rows[Experiment("resnet", "cifar100")][6] == "1 of 2"
 
 
 def test_markdown_has_a_table_a_data_set_with_aligned_columns(plan, output):
@@ -68,16 +71,21 @@ def test_csv_has_the_numbers_unrounded(plan, gaps):
     assert (rows[0]["seeds"], rows[0]["test_accuracy"], rows[0]["weights"]) == ("0", "", "")
     assert [row["trained_on"] for row in rows] == [row["data_set"] for row in rows]
     assert {row["changed_settings"] for row in rows} == {""}
+    weights = {(row["data_set"], row["smoothness_weight"], row["decay_weight"]) for row in rows}
+    assert ("stl10", "0.0001", "0.0004") in weights
+    assert len(weights) == 3
 
 
 def test_latex_is_a_tabular_with_everything_escaped(plan, output):
     lines = to_latex(make_rows(plan, results_in(plan, output)), paper.TITLES).splitlines()
-    assert lines[0] == r"\begin{tabular}{lrcccr}"
+    assert lines[0] == r"\begin{tabular}{lrccccr}"
     assert lines[-1] == r"\end{tabular}"
     body = [line for line in lines if "&" in line]
     assert len(body) == 1 + 15
-    assert all(line.count("&") == 5 and line.endswith(r" \\") for line in body)
-    assert body[1].startswith(r"parabolic & 1,234 & 78.00 $\pm$ 1.41 (0.500 $\pm$ 0.014) &")
+    assert all(line.count("&") == 6 and line.endswith(r" \\") for line in body)
+    assert body[1].startswith(
+        r"parabolic & 1,234 & 0.0001, 0.0004 & 78.00 $\pm$ 1.41 (0.500 $\pm$ 0.014) &"
+    )
     assert not any(letter in "".join(lines).replace(r"\%", "") for letter in "%_±")
 
 
@@ -86,7 +94,7 @@ def test_a_loss_that_is_not_finite_is_said(plan, tmp_path):
     name = experiment.run_name(0)
     make_result(tmp_path / "runs" / name, plan.runs[name], 0.5, loss=None)
     rows = make_rows(plan, results_in(plan, tmp_path))
-    assert rows[0].cells()[2] == "50.00 (not finite)"
+    assert rows[0].cells()[3] == "50.00 (not finite)"
 
 
 def test_every_network_has_a_name():
