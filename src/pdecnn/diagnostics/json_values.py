@@ -125,6 +125,7 @@ def _reversal_values(errors: ReversalErrors) -> dict[str, Any]:
 def _pde_values(found: BlockCoefficients) -> dict[str, Any]:
     return {
         "shares": _by_kind(found.shares),
+        "random_shares": _by_kind(found.random_shares),
         "changes": _by_kind(found.changes),
         "operators": [
             {"step": step, "operator": place, **_operator_values(operator)}

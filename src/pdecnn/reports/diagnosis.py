@@ -74,6 +74,7 @@ _GROWTH_NOTE = "The largest over all depths and images; worst: by power iteratio
 _ENERGY_NOTE = "Means over the images; change: the largest of any image at any time."
 _REVERSAL_NOTE = "Relative errors against what is stored. What matters is the gradient."
 _PDE_NOTE = (
+    "random: what is expected of weights as they are initialised; learned is what differs from it. "
     "change: how much coefficients differ from step to step (0: constant in time, 1.4: unrelated). "
     "All coefficients are in coefficients.csv, the equations in pde.tex."
 )
@@ -169,6 +170,8 @@ def _pde_table(blocks: Sequence[BlockDiagnosis]) -> Table:
         shares, changes = block.coefficients.shares, block.coefficients.changes
         change = max(changes.values())
         table.add_row(str(index), *(f"{shares[kind]:.1%}" for kind in KINDS), f"{change:.2g}")
+    random = blocks[0].coefficients.random_shares
+    table.add_row("random", *(f"{random[kind]:.1%}" for kind in KINDS), "0")
     return table
 
 
