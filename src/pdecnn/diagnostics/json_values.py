@@ -54,6 +54,8 @@ def _stability_values(found: BlockStability) -> dict[str, Any]:
                 "depths": list(growth.depths),
                 "constants": [finite_number(value) for value in growth.constants],
                 "largest": finite_number(growth.constant),
+                "relative_constants": [finite_number(v) for v in growth.relative_constants],
+                "largest_relative": finite_number(growth.relative_constant),
             }
             for growth in found.growth
         ],

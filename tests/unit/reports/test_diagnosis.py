@@ -196,6 +196,28 @@ def test_the_terminal_has_verdicts_and_every_table(waves, written):
     assert all(len(line) <= 100 for line in text.splitlines()[:-1])
 
 
+def test_growth_is_shown_absolute_and_relative_to_the_features(waves):
+    text = shown(print_diagnosis, waves, [])
+    growth = waves.blocks[0].stability.growth[1]
+    assert growth.perturbation == "noise"
+    for label, constant in (("", growth.constant), (", relative", growth.relative_constant)):
+        row = rf"^0 +forwards{label} +\S+ +{re.escape(f'{constant:.3g}')} "
+        assert re.search(row, text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "symbol"), [("hamiltonian", "|(Y, Z)|"), ("second_order", "|Y|")]
+)
+def test_the_norm_is_named_by_what_it_is_of(dynamics, symbol):
+    """The features of a hamiltonian network are both halves of its state."""
+    found = make_diagnosis(dynamics, channels=(2, 2), num_steps=1)
+    with journal_style():
+        labels = texts_of(draw_energy(found.blocks))
+    assert [label for label in labels if label.startswith("|")] == [symbol]
+    text = shown(print_diagnosis, found, [])
+    assert re.search(rf"^0 +{re.escape(symbol)} ", text, flags=re.MULTILINE)
+
+
 def test_the_shares_of_random_weights_stand_beside_the_learned_ones(waves):
     random = r"^random +12\.0% +21\.3% +24\.0% +9\.5% +33\.3% +0$"
     assert re.search(random, shown(print_diagnosis, waves, []), flags=re.MULTILINE)
@@ -267,6 +289,7 @@ def test_figures_say_what_they_show(waves):
     assert f"block 1: {waves.blocks[1].stability.verdict.name}" in stability
     assert "guaranteed bound: none" in stability
     assert {"worst, forwards", "noise, backwards", "random, forwards"} <= set(growth)
+    assert {"noise, forwards, relative", "noise, backwards, relative"} <= set(growth)
     assert "no conserved energy is known" in energy
     assert {"float64", "float32", "bfloat16", "gradient of the weights"} <= set(reversal)
     assert {"∂xx", "∂xxyy", "reaction", "higher order", "block 1"} <= set(pde)
