@@ -179,6 +179,13 @@ def test_every_command_and_flag_that_is_mentioned_exists():
             assert set(re.findall(r"(?<![\w-])--[a-z-]+", rest)) <= flags, (name, command, rest)
 
 
+@pytest.mark.parametrize("phrase", ["which smooths", "it smooths", "noise is forgotten"])
+def test_no_page_says_of_heat_what_was_measured_otherwise(phrase):
+    """docs/explanation/heat-and-wave.md has the measurement."""
+    for name, path in PAGES.items():
+        assert phrase not in " ".join(path.read_text().split()), name
+
+
 def test_what_is_not_run_is_spoken_of():
     """The list of exceptions does not outlive its reasons."""
     text = "\n".join(path.read_text() for path in PAGES.values())
