@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx_gallery.gen_gallery",
 ]
+smartquotes = False  # what is typed stands as it is typed: --flags and 'names'
 exclude_patterns = [
     "_build",
     "results/paper/runs",

@@ -2,8 +2,8 @@
 Image extrapolation with a hyperbolic network
 =============================================
 
-The paper expects waves to continue images well, since they carry edges. A wave and a heat network
-correct the guess that repeats the last column seen; here equally well, so no case for waves.
+The paper expects waves to continue images well: they carry edges. A wave and a heat network correct
+a guess, the last column repeated. Heat is 0.6 dB ahead, at other seeds 0 to 0.4: no case for waves.
 """
 
 import matplotlib.pyplot as plt

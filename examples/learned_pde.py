@@ -36,8 +36,8 @@ for index, (new, old) in enumerate(zip(trained, drawn, strict=True), start=1):
     print(f"block {index}: {parts}")
 
 # %%
-# Stencils drawn at random have no preference. Training moves them to low orders: reaction and
-# convection gain, derivatives of third and fourth order lose half of their share or more.
+# Random stencils have shares too: a third is of third and fourth order. Training moves them to low
+# orders: reaction and convection gain, third and fourth order lose half of that or more.
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
 for axis, (title, found) in zip(axes, {"random": drawn, "trained": trained}.items(), strict=True):
     bottom = np.zeros(len(SIZES))

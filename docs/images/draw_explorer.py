@@ -1,4 +1,4 @@
-"""The pictures of docs/how-to/explorer.md, in Chromium: python draw_explorer.py --data DIR."""
+"""The pictures of docs/how-to/explorer.md, in Chromium and of a photograph."""
 
 import argparse
 import threading
@@ -15,21 +15,19 @@ from pdecnn.explorer.server import ExplorerServer
 from pdecnn.explorer.subject import open_subject
 
 HERE = Path(__file__).parent
-SAMPLE, FRAME_IN_BLOCK_0 = "6", 3
+FRAME_IN_BLOCK_0 = 3
 HEIGHT = 1500  # all of it, so that nothing has to be scrolled
-FIRST_VIEW = {"x": 0, "y": 0, "width": 1280, "height": 880}
+FIRST_VIEW = {"x": 0, "y": 0, "width": 1280, "height": 970}
 
 
 @contextmanager
-def opened(browser: Browser, model: str, data: str) -> Iterator[Page]:
-    """The page of a published network at a test image."""
-    with ExplorerServer(Explorer(open_subject(model, data=data, device="cpu"))) as server:
+def opened(browser: Browser, model: str) -> Iterator[Page]:
+    """The page of a published network at its first photograph."""
+    with ExplorerServer(Explorer(open_subject(model, device="cpu"))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         page = browser.new_page(viewport={"width": 1280, "height": HEIGHT})
         page.goto(server.url)
         page.wait_for_selector("body[aria-busy=false]")
-        page.fill("#number", SAMPLE)
-        page.keyboard.press("Enter")
         page.focus("#time")
         for _ in range(FRAME_IN_BLOCK_0):
             page.keyboard.press("ArrowRight")
@@ -54,7 +52,6 @@ def save(name: str, shots: list[bytes]) -> None:
 def main() -> None:
     """Draw both pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True, help="the folder that holds CIFAR-10")
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     arguments = parser.parse_args()
     reversals = []
@@ -63,7 +60,7 @@ def main() -> None:
             executable_path=arguments.chromium, args=["--no-sandbox", "--disable-gpu"]
         )
         for model in ("hamiltonian_cifar10", "parabolic_cifar10"):
-            with opened(browser, model, arguments.data) as page:
+            with opened(browser, model) as page:
                 reversals.append(page.locator("section:has(#reverse)").screenshot())
                 if model == "hamiltonian_cifar10":
                     save("explorer.png", [page.screenshot(clip=FIRST_VIEW)])

@@ -13,6 +13,7 @@ from typer.main import get_command
 
 import pdecnn
 from pdecnn.cli import app
+from pdecnn.cli.application import explain
 from pdecnn.experiments import resolution
 from tests.image_folders import write_folder
 from tests.runs import call
@@ -177,6 +178,23 @@ def test_every_command_and_flag_that_is_mentioned_exists():
             parts = [found, *getattr(found, "commands", {}).values()]
             flags = {flag for part in parts for p in part.params for flag in p.opts} | {"--help"}
             assert set(re.findall(r"(?<![\w-])--[a-z-]+", rest)) <= flags, (name, command, rest)
+
+
+@pytest.mark.parametrize("phrase", ["which smooths", "it smooths", "noise is forgotten"])
+def test_no_page_says_of_heat_what_was_measured_otherwise(phrase):
+    """docs/explanation/heat-and-wave.md has the measurement."""
+    for name, path in PAGES.items():
+        assert phrase not in " ".join(path.read_text().split()), name
+
+
+def test_pages_and_messages_advise_the_mode_without_a_trap():
+    """`exact` where memory is short; a gradient of `reversible` may be wrong at kinks."""
+    advice = {name: path.read_text() for name, path in PAGES.items()}
+    advice["the message"] = explain(MemoryError())[1]
+    for name, text in advice.items():
+        assert "network.backprop=reversible" not in text, name
+    for name in ("docs/how-to/own-images.md", "docs/how-to/less-memory.md", "the message"):
+        assert "network.backprop=exact" in advice[name], name
 
 
 def test_what_is_not_run_is_spoken_of():

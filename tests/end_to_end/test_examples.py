@@ -144,8 +144,9 @@ def a_volume_is_cleaner_than_by_a_gaussian(output):
 
 def networks_beat_the_repeated_column(output):
     found = dict(re.findall(r"([\w ]+): PSNR of the hidden columns ([\d.]+) dB", output))
-    assert min(float(found["wave"]), float(found["heat"])) > float(found["column repeated"]) + 0.3
-    assert abs(float(found["wave"]) - float(found["heat"])) < 1  # about equally well
+    repeated, wave, heat = (float(found[name]) for name in ("column repeated", "wave", "heat"))
+    assert min(wave, heat) > repeated + 0.3
+    assert 0.3 < heat - wave < 0.9  # 23.3 against 22.7 dB
 
 
 def accuracy_above(smallest):

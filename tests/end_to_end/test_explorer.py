@@ -6,6 +6,7 @@ import signal
 import urllib.request
 import webbrowser
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -19,7 +20,7 @@ from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer
 from pdecnn.explorer.server import ExplorerServer
 from pdecnn.explorer.subject import open_subject
 from tests.browser import watched_page
-from tests.explorers import origin, png, serving, serving_subject
+from tests.explorers import make_subject, origin, png, serving, serving_subject
 from tests.runs import call, finish, small_config, start
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "explorer.md"
@@ -188,7 +189,8 @@ def test_noise_moves_the_second_trajectory_away(browser, server):
     with opened(browser, server) as page:
         some = curve(page)
         assert re.search(
-            "Growth from start to end: \u00d7 [0-9.]+", page.inner_text("#distance-caption")
+            r"Growth of the distance from start to end: \u00d7\s[0-9.]+",
+            page.inner_text("#distance-caption"),
         )
         page.focus("#noise")
         page.keyboard.press("End")
@@ -212,6 +214,41 @@ def test_noise_moves_the_second_trajectory_away(browser, server):
             "document.getElementById('distance-caption').textContent"
             ".startsWith('Without noise both are the same')",
         )
+
+
+def test_the_distance_is_shown_absolute_and_relative_to_the_features(browser):
+    with serving_subject("parabolic") as server, opened(browser, server) as page:
+        assert page.locator("#distance-chart .distance.curve").count() == 2  # one for each block
+        assert page.locator("#distance-chart .relative.curve").count() == 2
+        caption = page.inner_text("#distance-caption")
+        growth = r"\u00d7\s[0-9.]+ in block 0, \u00d7\s[0-9.]+ in block 1[.]"
+        assert re.search(f"Growth of the distance .*: {growth}", caption)
+        assert re.search(f"Relative to [|]Y[|]: {growth}", caption)
+
+
+def test_norms_are_named_by_what_they_are_of(browser, server):
+    with opened(browser, server) as page:
+        assert page.inner_text("#norm-key") == "|(Y, Z)|"
+        assert page.inner_text("#distance-key") == "|(Y, Z) \u2212 (Y\u0303, Z\u0303)|"
+        assert page.inner_text("#norm-caption").startswith("Here |(Y, Z)| = ")
+    with serving_subject("second_order") as other, opened(browser, other) as page:
+        assert page.inner_text("#relative-key") == "|Y|"
+
+
+def test_colours_that_clip_say_so(browser, server):
+    explorer = Explorer(make_subject())
+    (first, second) = explorer.frame("2", 0, 3)["components"]
+    with opened(browser, server) as page:
+        page.focus("#time")
+        for frame in ("0-1", "0-2", "0-3"):
+            page.keyboard.press("ArrowRight")
+            wait_for_frame(page, frame)
+        words = page.locator("#components .scale").all_inner_texts()
+        assert ["clipped" in text for text in words] == [
+            part["clipped"] > 0 for part in (first, second)
+        ]
+        assert any("clipped" in text for text in words)
+        assert re.search(r"with noise, [0-9.]+ % clipped", page.inner_text("#noisy-caption"))
 
 
 def test_an_image_can_be_chosen_or_dropped(browser, server):
@@ -355,6 +392,27 @@ def test_every_command_of_the_page_about_it_runs(capsys, monkeypatch, tmp_path):
     assert set(re.findall(r"`(--[a-z-]+)", page)) <= flags
     for target in re.findall(r"\]\(([^)#]+)\)", page):
         assert (PAGE.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    ("model", "norms", "distances", "relative"),
+    [
+        ("parabolic_cifar10", (0.59, 0.67), (0.66, 0.80), (1.08, 1.35)),
+        ("hamiltonian_cifar10", (1.11, 1.19), (1.13, 3.3), (1.01, 2.8)),
+    ],
+)
+def test_the_table_of_the_page_about_it(model, norms, distances, relative):
+    """Of both photographs: where heat shrinks the distance it shrinks the features more."""
+    explorer = Explorer(open_subject(model, device="cpu"))
+    for sample in ("0", "1"):
+        for block in explorer.sample(sample)["blocks"]:
+            sizes = block["norms"]
+            assert norms[0] < sizes[-1] / sizes[0] < norms[1]
+            falls = all(later < earlier for earlier, later in pairwise(sizes))
+            assert falls == (model == "parabolic_cifar10")
+        found = explorer.noise(sample, 0.25)["blocks"]
+        assert all(distances[0] < block["growth"] < distances[1] for block in found)
+        assert all(relative[0] < block["relative_growth"] < relative[1] for block in found)
 
 
 @pytest.mark.slow

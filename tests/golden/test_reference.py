@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from pdecnn.cli.application import EXIT_CODES
+
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 MODULES = ("pdecnn", "pdecnn.pde", "pdecnn.networks", "pdecnn.learning", "pdecnn.data")
 MODULES += ("pdecnn.diagnostics", "pdecnn.experiments", "pdecnn.reports")
@@ -41,6 +43,17 @@ def test_every_public_name_is_in_the_reference():
         # What pdecnn itself offers is documented there.
         wanted |= {(module, name) for name in public(module) - own}
     assert set(documented()) == wanted
+
+
+def test_every_exit_code_is_in_the_reference_of_the_command_line():
+    text = (REFERENCE / "command-line.md").read_text()
+    codes = [int(code) for code in re.findall(r"^\| (\d+) \|", text, flags=re.MULTILINE)]
+    assert codes == sorted({0, 1, *EXIT_CODES.values()})
+
+
+def test_dashes_of_flags_stay_two_dashes():
+    """Sphinx would write an en dash for `--` wherever it is not code."""
+    assert re.search(r"^smartquotes = False\b", (REFERENCE.parent / "conf.py").read_text(), re.M)
 
 
 def test_nothing_is_there_twice():

@@ -1,4 +1,4 @@
-"""Mode `exact`: the way back is bit-identical, and so is the gradient."""
+"""Mode `exact`: the way back is bit-identical, and so is the gradient but for shared weights."""
 
 import pytest
 import torch

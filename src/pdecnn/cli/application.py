@@ -147,6 +147,6 @@ def explain(error: Exception) -> tuple[int, str]:
         return 1, (
             "not enough memory; lower training.batch_size, training.evaluation_batch_size, "
             "data.size or network.channels, raise training.accumulation, or set "
-            "network.backprop=reversible"
+            "network.backprop=exact (checkpointed for parabolic networks)"
         )
     return 1, f"unexpected {type(error).__name__}: {error}; run again with --debug and report it"

@@ -103,6 +103,25 @@ class BlockCoefficients:
         }
 
     @property
+    def random_shares(self) -> dict[str, float]:
+        """The expected shares of weights as they are initialised, to see what was learned.
+
+        Of stencils whose entries are independent and of one variance, on any mesh: that of
+        beta_t(theta) |B_t| is the sum of its squares over the unit stencils.
+        """
+        if not self.steps:
+            return dict.fromkeys(KINDS, 0.0)
+        dimension = self.steps[0][0].dimension
+        units = torch.eye(3**dimension, dtype=torch.float64).view(-1, 1, *(3,) * dimension)
+        return OperatorCoefficients(
+            name="convolution",
+            coefficients=pde_coefficients(units, 1.0, dimension=dimension),
+            mesh_size=(1.0,) * dimension,
+            source=None,
+            scale=None,
+        ).shares
+
+    @property
     def changes(self) -> dict[str, float]:
         """How much each kind changes from step to step: rms of |c_{j+1} - c_j| over rms of |c_j|.
 

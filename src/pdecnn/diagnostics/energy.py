@@ -28,7 +28,7 @@ class EnergyCurves:
     """
 
     norms: Tensor
-    """|Y_j|, of the features."""
+    """|Y_j|, or |(Y_j, Z_j)| of Hamiltonian blocks: of the features."""
     raw: Tensor | None
     """Without normalisation: |v|^2/2 + sum Phi(K Y) for second order, sum Phi(K_1 Z) +
     sum Phi(K_2 Y) for Hamiltonian, both conserved with weights constant in time; sum Phi(K Y)
@@ -39,6 +39,11 @@ class EnergyCurves:
     """(|v|^2 + (K Y)^T sigma(K Y))/2 (eq. 12), second order only. In general not conserved."""
     printed_centred: Tensor | None
     """The same at centred states."""
+
+
+def features_symbol(block: Block) -> str:
+    """What the features of a block are: '(Y, Z)' where they are two halves, else 'Y'."""
+    return "(Y, Z)" if isinstance(block.integrator, Verlet) else "Y"
 
 
 @torch.no_grad()

@@ -34,11 +34,18 @@ class Growth:
     """Where it was measured: 0, 1, ..., the number of steps; for 'worst' some of many."""
     constants: tuple[float, ...]
     """One for each of `depths`; the first is 1."""
+    relative_constants: tuple[float, ...]
+    """The same of |Y_j - Y~_j| / |Y_j|: features that shrink leave more of a smaller distance."""
 
     @property
     def constant(self) -> float:
         """M, the largest over the depths."""
         return max(self.constants)
+
+    @property
+    def relative_constant(self) -> float:
+        """The largest of `relative_constants`."""
+        return max(self.relative_constants)
 
 
 def measure_growth(
@@ -69,6 +76,7 @@ def measure_growth(
     plain = plain_copy(block)
     with torch.no_grad():
         path, start = (_backward_path if backward else _forward_path)(plain, features)
+        sizes = _lengths(torch.stack(path(start, plain.num_steps)))
     generator = torch.Generator().manual_seed(seed)
     depths = tuple(range(plain.num_steps + 1))
     if perturbation == "worst":
@@ -81,8 +89,15 @@ def measure_growth(
         ratios = torch.stack(
             [along(path, start, draw, plain.num_steps, noise_size) for draw in draws]
         ).amax(0)
-    constants = tuple(inf if value != value else value for value in ratios.tolist())
-    return Growth(perturbation=perturbation, backward=backward, depths=depths, constants=constants)
+    # Features that vanish and stay so have no size to compare with.
+    shrinkage = torch.nan_to_num(sizes[:1] / sizes[list(depths)], nan=1.0, posinf=inf)
+    return Growth(
+        perturbation=perturbation,
+        backward=backward,
+        depths=depths,
+        constants=_largest(ratios),
+        relative_constants=_largest(ratios * shrinkage),
+    )
 
 
 def _some_depths(num_steps: int) -> tuple[int, ...]:
@@ -127,29 +142,29 @@ def _backward_path(block: Block, features: Tensor) -> tuple[Path, Tensor]:
 
 
 def _derivative(path: Path, start: Tensor, draw: Tensor, depth: int, size: float) -> Tensor:
-    """Ratios (depth + 1) of the derivative along a direction."""
+    """Ratios (depth + 1, batch) of the derivative along a direction."""
     del size
     direction = _unit(draw)
     apply, _ = products_at(lambda values: torch.stack(path(values, depth)), start)
-    return _largest(apply(direction))
+    return _lengths(apply(direction))
 
 
 def _difference(path: Path, start: Tensor, draw: Tensor, depth: int, size: float) -> Tensor:
-    """Ratios (depth + 1) of the distance to the path from a start with noise."""
+    """Ratios (depth + 1, batch) of the distance to the path from a start with noise."""
     length = size * start.norm(dim=1, keepdim=True)
     # Features that vanish have no size of their own.
     length = torch.where(length > 0, length, torch.full_like(length, size))
     noise = length * _unit(draw)
     with torch.no_grad():
         apart = torch.stack(path(start + noise, depth)) - torch.stack(path(start, depth))
-    return _largest(apart / length)
+    return _lengths(apart / length)
 
 
 def _worst(
     path: Path, start: Tensor, first: Tensor, depths: tuple[int, ...], num_iterations: int
 ) -> Tensor:
-    """The largest singular value at each depth, by power iteration; 1 at depth 0."""
-    ratios = [start.new_ones(())]
+    """The largest singular values (depths, batch), by power iteration; 1 at depth 0."""
+    ratios = [start.new_ones(len(start))]
     direction = first
     for reached in depths[1:]:
         # What was worst before may be a singular vector still, but no longer the first one: the
@@ -160,11 +175,11 @@ def _worst(
             return path(values, reached)[-1]
 
         apply, adjoint = products_at(end, start)
-        ratio = start.new_zeros(())
+        ratio = start.new_zeros(len(start))
         for _ in range(num_iterations):
             pushed = apply(direction)
-            before, ratio = ratio, _largest(pushed[None])[0]
-            if ratio - before <= _CONVERGED * ratio:
+            before, ratio = ratio, _lengths(pushed)
+            if ratio.amax() - before.amax() <= _CONVERGED * ratio.amax():
                 break  # it never falls
             pulled = adjoint(pushed)
             # An example whose perturbation died out goes on with the direction it had.
@@ -174,10 +189,15 @@ def _worst(
     return torch.stack(ratios)
 
 
-def _largest(differences: Tensor) -> Tensor:
-    """The largest norm over the examples, for each depth."""
-    lengths: Tensor = torch.linalg.vector_norm(differences.detach(), dim=2)
-    return lengths.amax(1)
+def _lengths(values: Tensor) -> Tensor:
+    """The norm for each depth and example, or for each example."""
+    lengths: Tensor = torch.linalg.vector_norm(values.detach(), dim=-1)
+    return lengths
+
+
+def _largest(ratios: Tensor) -> tuple[float, ...]:
+    """The largest over the examples, for each depth; infinite where it is not known."""
+    return tuple(inf if value != value else value for value in ratios.amax(1).tolist())
 
 
 def _unit(values: Tensor) -> Tensor:

@@ -54,6 +54,8 @@ def _stability_values(found: BlockStability) -> dict[str, Any]:
                 "depths": list(growth.depths),
                 "constants": [finite_number(value) for value in growth.constants],
                 "largest": finite_number(growth.constant),
+                "relative_constants": [finite_number(v) for v in growth.relative_constants],
+                "largest_relative": finite_number(growth.relative_constant),
             }
             for growth in found.growth
         ],
@@ -125,6 +127,7 @@ def _reversal_values(errors: ReversalErrors) -> dict[str, Any]:
 def _pde_values(found: BlockCoefficients) -> dict[str, Any]:
     return {
         "shares": _by_kind(found.shares),
+        "random_shares": _by_kind(found.random_shares),
         "changes": _by_kind(found.changes),
         "operators": [
             {"step": step, "operator": place, **_operator_values(operator)}

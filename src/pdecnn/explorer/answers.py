@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.random_numbers import cpu_generator
+from pdecnn.diagnostics.energy import features_symbol
 from pdecnn.errors import ConfigError
 from pdecnn.explorer.frames import (
     Reversal,
@@ -54,6 +55,7 @@ class Explorer:
         return {
             "name": subject.name,
             "equation": _equation(self.blocks),
+            "symbol": features_symbol(self.blocks[0]),
             "dimension": network.config.dimension,
             "num_weights": network.num_weights,
             "class_names": subject.class_names,
@@ -218,7 +220,9 @@ def _equation(blocks: list[Block]) -> str:
     if blocks[0].integrator.reversible:
         return "Every step can be undone; its layers have no special structure: it may be no wave."
     if is_symmetric:
-        return "A heat equation: features are smoothed, and what is smoothed away is gone."
+        return (
+            "A heat equation: what its stencils respond to is damped, and cannot be brought back."
+        )
     return "A residual network: its layers have no special structure."
 
 

@@ -106,20 +106,27 @@ def _energy_note(block: Block, known: bool, printed: bool) -> str:
 
 
 def distances(block: Block, index: int, one: Trajectory, other: Trajectory) -> dict[str, Any]:
-    """|Y_j - Y~_j| along a block, and by what factor it grew (eq. 6)."""
+    """|Y_j - Y~_j| along a block and |Y_j - Y~_j| / |Y_j|, and by what factors they grew (eq. 6).
+
+    Where features shrink a smaller distance may be a larger share of them.
+    """
     pairs = zip(one.features(block, index), other.features(block, index), strict=True)
     # On the CPU: not every device has float64.
     wide = [(first.cpu().double(), second.cpu().double()) for first, second in pairs]
     lengths = [float((first - second).norm()) for first, second in wide]
     sizes = [float(first.norm()) for first, _ in wide]
-    growth = [length / lengths[0] for length in lengths] if lengths[0] > 0 else []
+    relative = [length / size if size else 0.0 for length, size in zip(lengths, sizes, strict=True)]
     return {
         "distances": finite(lengths),
-        "shares": finite(
-            [length / size if size else 0.0 for length, size in zip(lengths, sizes, strict=True)]
-        ),
-        "growth": finite(growth[-1:])[0] if growth else None,
+        "relative": finite(relative),
+        "growth": _growth(lengths),
+        "relative_growth": _growth(relative),
     }
+
+
+def _growth(values: Sequence[float]) -> float | None:
+    """The last over the first, where that is a number."""
+    return finite([values[-1] / values[0]])[0] if values[0] > 0 else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,8 +163,8 @@ def _why_not(block: Block) -> str:
     method = "forward Euler" if isinstance(block.integrator, ForwardEuler) else "Runge-Kutta"
     if all(isinstance(layer, SymmetricLayer) for layer in block.layers):
         cause = (
-            "It is a heat equation: fine differences are damped, and going back would multiply "
-            "what is left of them, rounding errors included"
+            "It is a heat equation: what its stencils respond to is damped, and going back would "
+            "multiply what is left of it, rounding errors included"
         )
     else:
         cause = "Its layers have no structure by which a step could be undone"

@@ -20,9 +20,11 @@ _SHARE = 0.995
 def picture(values: Tensor, low: float, high: float) -> dict[str, Any]:
     """(channels, *spatial) on the scale from `low` to `high`; what lies beyond is at its ends.
 
-    A volume is shown by its middle slice along the first axis.
+    `clipped` is the share of what lies beyond. A volume is shown by its middle slice along the
+    first axis.
     """
     shown = _small(flat_slice(values.detach().float().cpu()))
+    clipped = float(((shown < low) | (shown > high)).float().mean())
     middle = (low + high) / 2
     shown = torch.nan_to_num(shown, nan=middle, posinf=high, neginf=low)
     span = high - low if high > low else 1.0
@@ -32,6 +34,7 @@ def picture(values: Tensor, low: float, high: float) -> dict[str, Any]:
         "data": b64encode(levels.contiguous().numpy().tobytes()).decode("ascii"),
         "low": low,
         "high": high,
+        "clipped": clipped,
     }
 
 

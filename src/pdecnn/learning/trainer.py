@@ -335,7 +335,8 @@ class Trainer:
         if number is None:
             raise TooLargeError(
                 "not enough memory for a training step, though each image is a part of its own; "
-                "lower data.size or network.channels, or set network.backprop=reversible"
+                "lower data.size or network.channels, or set network.backprop=exact (checkpointed "
+                "for parabolic networks)"
             )
         modules = self.network.modules()
         normed = any(isinstance(part, BATCH_NORMS) and part.training for part in modules)

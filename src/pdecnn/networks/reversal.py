@@ -2,7 +2,8 @@
 
 States may come back to the last digit and gradients be wrong all the same, where a pre-activation
 is exactly 0 and the slope of ReLU flips: so gradients are compared, not states. Only mode
-'reversible' needs a guard; 'exact' has the gradient of 'stored' on its grid, bit for bit.
+'reversible' needs a guard; 'exact' has the gradient of 'stored' on its grid, up to the order of
+a sum where steps share weights.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -9,14 +9,14 @@ from rich.table import Table
 
 from pdecnn.diagnostics.coefficients import KINDS
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
-from pdecnn.diagnostics.energy import CURVES
+from pdecnn.diagnostics.energy import CURVES, features_symbol
 from pdecnn.diagnostics.growth import PERTURBATIONS
 from pdecnn.diagnostics.json_values import relative_change
 from pdecnn.experiments.diagnosis import Diagnosis
 from pdecnn.reports.terminal import make_console, number_table, print_files
 
-CURVE_NAMES = {
-    "norms": "|Y|",
+_CURVE_NAMES = {
+    "norms": "|{symbol}|",
     "raw": "energy, stored states",
     "centred": "energy, centred states",
     "printed_raw": "eq. 12, stored states",
@@ -70,13 +70,22 @@ _STABILITY_NOTE = (
     "system's eigenvalues, the largest. sym: the largest eigenvalue of a layer's symmetric part "
     "(> 0: not monotone)."
 )
-_GROWTH_NOTE = "The largest over all depths and images; worst: by power iteration, from below."
+_GROWTH_NOTE = (
+    "The largest over all depths and images; worst: by power iteration, from below. relative: of "
+    "the distance as a share of the features' own norm, which may grow where the distance shrinks."
+)
 _ENERGY_NOTE = "Means over the images; change: the largest of any image at any time."
 _REVERSAL_NOTE = "Relative errors against what is stored. What matters is the gradient."
 _PDE_NOTE = (
+    "random: what is expected of weights as they are initialised; learned is what differs from it. "
     "change: how much coefficients differ from step to step (0: constant in time, 1.4: unrelated). "
     "All coefficients are in coefficients.csv, the equations in pde.tex."
 )
+
+
+def curve_name(name: str, found: BlockDiagnosis) -> str:
+    """What a field of the energy curves is."""
+    return _CURVE_NAMES[name].format(symbol=features_symbol(found.block))
 
 
 def _stability_table(blocks: Sequence[BlockDiagnosis]) -> Table:
@@ -120,13 +129,16 @@ def _growth_table(blocks: Sequence[BlockDiagnosis]) -> Table:
     for index, block in enumerate(blocks):
         for backward in (False, True):
             found = {
-                growth.perturbation: growth.constant
+                growth.perturbation: growth
                 for growth in block.stability.growth
                 if growth.backward == backward
             }
             if found:
-                numbers = [_number(found[name]) for name in PERTURBATIONS]
-                table.add_row(str(index), "backwards" if backward else "forwards", *numbers)
+                direction = "backwards" if backward else "forwards"
+                numbers = [_number(found[name].constant) for name in PERTURBATIONS]
+                table.add_row(str(index), direction, *numbers)
+                numbers = [_number(found[name].relative_constant) for name in PERTURBATIONS]
+                table.add_row(str(index), f"{direction}, relative", *numbers)
     return table
 
 
@@ -139,7 +151,7 @@ def _energy_table(blocks: Sequence[BlockDiagnosis]) -> Table:
                 mean = curve.mean(1)
                 change = f"{relative_change(curve):.2%}"
                 start, end = _number(float(mean[0])), _number(float(mean[-1]))
-                table.add_row(str(index), CURVE_NAMES[name], start, end, change)
+                table.add_row(str(index), curve_name(name, block), start, end, change)
         if block.energy.raw is None:
             table.add_row(str(index), "no conserved energy is known", "-", "-", "-")
     return table
@@ -169,6 +181,8 @@ def _pde_table(blocks: Sequence[BlockDiagnosis]) -> Table:
         shares, changes = block.coefficients.shares, block.coefficients.changes
         change = max(changes.values())
         table.add_row(str(index), *(f"{shares[kind]:.1%}" for kind in KINDS), f"{change:.2g}")
+    random = blocks[0].coefficients.random_shares
+    table.add_row("random", *(f"{random[kind]:.1%}" for kind in KINDS), "0")
     return table
 
 

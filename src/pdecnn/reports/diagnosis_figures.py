@@ -10,15 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
+from pdecnn.diagnostics.energy import features_symbol
 from pdecnn.diagnostics.growth import Growth
-from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, SMALL, WIDTH
+from pdecnn.reports.style import BLUE, GREY, LIGHT_BLUE, LIGHT_GREY, ORANGE, SMALL, WIDTH
 
 _PERTURBATIONS = {"worst": (ORANGE, "s"), "noise": (BLUE, "o"), "random": (GREY, "^")}
 _ENERGIES = {
     # Equation 12 first and broad: for ReLU it is the energy itself, which lies on top of it.
     "printed_raw": ("eq. 12, stored states", LIGHT_GREY, "^", "-", 3.5),
     "printed_centred": ("eq. 12, centred states", LIGHT_GREY, "^", "--", 3.5),
-    "norms": ("|Y|", BLUE, "o", "-", 1.2),
+    "norms": ("|{symbol}|", BLUE, "o", "-", 1.2),
     "raw": ("energy, stored states", ORANGE, "s", "-", 1.2),
     "centred": ("energy, centred states", ORANGE, "s", "--", 1.2),
 }
@@ -37,6 +38,8 @@ def draw_growth(blocks: Sequence[BlockDiagnosis]) -> Figure:
     for axes, found in zip(panels, blocks, strict=True):
         for growth in found.stability.growth:
             _draw_constants(axes, growth)
+            if growth.perturbation == "noise":
+                _draw_constants(axes, growth, relative=True)
         _scale_growth(axes)
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
         axes.set_xlabel("steps")
@@ -45,16 +48,18 @@ def draw_growth(blocks: Sequence[BlockDiagnosis]) -> Figure:
     return figure
 
 
-def _draw_constants(axes: Axes, growth: Growth) -> None:
-    colour, marker = _PERTURBATIONS[growth.perturbation]
+def _draw_constants(axes: Axes, growth: Growth, *, relative: bool = False) -> None:
+    colour, marker = (LIGHT_BLUE, "D") if relative else _PERTURBATIONS[growth.perturbation]
+    values = growth.relative_constants if relative else growth.constants
+    direction = "backwards" if growth.backward else "forwards"
     axes.plot(
         growth.depths,
-        [value if isfinite(value) else nan for value in growth.constants],
+        [value if isfinite(value) else nan for value in values],
         marker=marker,
         markerfacecolor="white" if growth.backward else colour,
         linestyle="--" if growth.backward else "-",
         color=colour,
-        label=f"{growth.perturbation}, {'backwards' if growth.backward else 'forwards'}",
+        label=f"{growth.perturbation}, {direction}{', relative' if relative else ''}",
     )
 
 
@@ -87,7 +92,7 @@ def draw_energy(blocks: Sequence[BlockDiagnosis]) -> Figure:
                 marker=marker,
                 markerfacecolor=colour if line == "-" else "white",
                 color=colour,
-                label=label,
+                label=label.format(symbol=features_symbol(found.block)),
             )
         axes.axhline(1, color="black", linewidth=0.6, zorder=1)
         low, high = axes.dataLim.intervaly

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.pde.layers import SymmetricLayer
-from pdecnn.reports.diagnosis import CURVE_NAMES, diagnosis_sections
+from pdecnn.reports.diagnosis import curve_name, diagnosis_sections
 from pdecnn.reports.page_charts import Series, draw_chart, draw_plane, legend
 from pdecnn.reports.page_html import Markup, details, table, tag
 from pdecnn.reports.page_runs import PageRun
@@ -154,6 +154,17 @@ def _growth(index: int, found: BlockDiagnosis) -> Markup:
         )
         for growth in found.stability.growth
     ]
+    curves += [
+        Series(
+            label=f"noise, {'backwards' if growth.backward else 'forwards'}, relative",
+            xs=growth.depths,
+            ys=growth.relative_constants,
+            colour=3,
+            dashed=growth.backward,
+        )
+        for growth in found.stability.growth
+        if growth.perturbation == "noise"
+    ]
     title = f"Growth of perturbations in block {index}"
     chart = draw_chart(
         curves, title=title, x_label="steps", y_label="growth", may_be_log=True, level=1.0
@@ -177,7 +188,7 @@ def _energy(index: int, found: BlockDiagnosis) -> Markup:
         mean = curve.mean(1).tolist()
         times = [found.block.step_size * step for step in range(len(mean))]
         ys = [value / mean[0] for value in mean]
-        label = CURVE_NAMES[name]
+        label = curve_name(name, found)
         curves.append(Series(label=label, xs=times, ys=ys, colour=colour, dashed=dashed))
     title = f"Norm and energy along block {index}"
     chart = draw_chart(

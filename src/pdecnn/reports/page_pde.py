@@ -17,8 +17,8 @@ _NUM_STRONGEST = 8
 _MOST_STEPS = 16
 _MEANINGS = {
     "reaction": "no derivative",
-    "convection": "first derivatives: transport",
-    "diffusion": "second derivatives along an axis: smoothing",
+    "convection": "first derivatives",
+    "diffusion": "second derivatives along an axis",
     "mixed": "second derivatives across axes",
     "higher order": "three derivatives or more",
 }
@@ -30,8 +30,9 @@ def draw_pde(run: PageRun) -> Markup:
         return tag("p", run.diagnosis_missing, class_="note")
     title, found, _ = diagnosis_sections(run.diagnosis.blocks)[-1]
     note = [
-        "change: how much coefficients differ from step to step (0: constant in time, 1.4: "
-        "unrelated). ",
+        "random: what is expected of weights as they are initialised; learned is what differs "
+        "from it. change: how much coefficients differ from step to step (0: constant in time, "
+        "1.4: unrelated). ",
         tag("code", f"pdecnn diagnose {run.folder}"),
         " writes all coefficients, and the equations as LaTeX.",
     ]
@@ -74,9 +75,12 @@ def _block(index: int, found: BlockDiagnosis) -> Markup:
 
 
 def _shares(index: int, found: BlockDiagnosis) -> Markup:
-    """A bar for the block, and one for each step while they are few."""
+    """A bar for the block, one for random weights, and one for each step while they are few."""
     steps = found.coefficients.steps
-    rows = [("all steps", found.coefficients.shares)]
+    rows = [
+        ("all steps", found.coefficients.shares),
+        ("random", found.coefficients.random_shares),
+    ]
     if 1 < len(steps) <= _MOST_STEPS:
         rows += [(f"step {k}", _mean_shares(operators)) for k, operators in enumerate(steps)]
     items = []
@@ -88,7 +92,7 @@ def _shares(index: int, found: BlockDiagnosis) -> Markup:
         ]
         bar = tag("span", parts, class_="stack", role="img", aria_label=said)
         items.append(tag("li", tag("span", label, class_="name"), bar))
-    caption = f"Shares of the stencils of block {index}"
+    caption = f"Shares of the stencils of block {index}, beside those of random weights"
     return tag("figure", tag("figcaption", caption), tag("ul", items, class_="shares"))
 
 

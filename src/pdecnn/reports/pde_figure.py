@@ -103,7 +103,10 @@ def _draw_spectrum(
 
 
 def _draw_shares(axes: Axes, blocks: Sequence[BlockDiagnosis]) -> None:
-    """A bar for each step of each block, mean over its operators; steps thinned if many."""
+    """A bar for each step of each block, mean over its operators, and one for random weights.
+
+    Steps are thinned if they are many.
+    """
     total = sum(len(found.coefficients.steps) for found in blocks)
     every = -(-total // _MOST_BARS)
     position, ticks, labels = 0.0, [], []
@@ -111,21 +114,28 @@ def _draw_shares(axes: Axes, blocks: Sequence[BlockDiagnosis]) -> None:
         chosen = range(0, len(found.coefficients.steps), every)
         first = position
         for step in chosen:
-            bottom = 0.0
             operators = found.coefficients.steps[step]
-            for kind in KINDS:
-                share = sum(op.shares[kind] for op in operators) / len(operators)
-                label = kind if position == 0 else None
-                axes.bar(position, share, 0.85, bottom, color=_COLOURS[kind], label=label)
-                bottom += share
+            shares = {kind: sum(op.shares[kind] for op in operators) for kind in KINDS}
+            _draw_bar(axes, position, {k: v / len(operators) for k, v in shares.items()})
             position += 1
         ticks.append((first + position - 1) / 2)
-        labels.append(f"block {index}\nsteps 0 to {len(found.coefficients.steps) - 1}")
+        number = len(found.coefficients.steps)
+        labels.append(f"block {index}\n{number} step{'' if number == 1 else 's'}")
         position += 0.6
-    axes.set_xticks(ticks, labels)
+    position += 0.4
+    _draw_bar(axes, position, blocks[0].coefficients.random_shares)
+    axes.set_xticks([*ticks, position], [*labels, "random\nweights"])
     axes.tick_params(axis="x", length=0)
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of the stencils")
+
+
+def _draw_bar(axes: Axes, position: float, shares: dict[str, float]) -> None:
+    bottom = 0.0
+    for kind, share in shares.items():
+        label = kind if position == 0 else None
+        axes.bar(position, share, 0.85, bottom, color=_COLOURS[kind], label=label)
+        bottom += share
 
 
 def _diverging() -> LinearSegmentedColormap:

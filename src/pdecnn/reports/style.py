@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 # A dark blue and a light orange: told apart by every kind of eye, and in grey by their lightness.
 BLUE, ORANGE, GREY, LIGHT_GREY = "#004F8C", "#E8850C", "#8C8C8C", "#C8C8C8"
+LIGHT_BLUE = "#5BA3D0"
 SMALL, NORMAL = 8, 9
 WIDTH = 7.0  # inches: the text width of a journal page
 

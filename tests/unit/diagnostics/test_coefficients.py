@@ -10,7 +10,7 @@ from pdecnn.diagnostics import (
     operator_coefficients,
     pde_latex,
 )
-from pdecnn.diagnostics.coefficients import KINDS, term_kind
+from pdecnn.diagnostics.coefficients import KINDS, BlockCoefficients, term_kind
 from pdecnn.errors import ConfigError
 from pdecnn.pde import (
     Block,
@@ -126,6 +126,23 @@ def test_shares_do_not_depend_on_the_mesh():
 def test_without_k_there_are_no_shares():
     (found,) = operator_coefficients(known_layer(2, torch.zeros(1, 1, 9).double()), SIZES[2])
     assert set(found.shares.values()) == {0.0}
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_random_weights_have_shares_of_their_own(dimension):
+    """A third of higher order in 2D: what is learned is what differs from these."""
+    network = pdecnn.create_model(
+        "hamiltonian_digits", channels=(64, 64), num_steps=8, dimension=dimension
+    )
+    (block,) = network.blocks
+    found = block_coefficients(block, SIZES[dimension])
+    assert found.random_shares == pytest.approx(found.shares, abs=0.02)
+    assert sum(found.random_shares.values()) == pytest.approx(1)
+    if dimension == 2:
+        rounded = [round(100 * share) for share in found.random_shares.values()]
+        assert rounded == [12, 21, 24, 9, 33]
+    unknown = BlockCoefficients(steps=())
+    assert set(unknown.random_shares.values()) == {0.0}
 
 
 def test_derivatives_have_the_signs_of_the_pde():

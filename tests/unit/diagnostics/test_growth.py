@@ -92,6 +92,21 @@ def test_heat_below_its_bound_never_grows(perturbation):
 
 
 @every_perturbation
+def test_a_distance_that_shrinks_may_grow_relative_to_the_features(perturbation):
+    """Heat halves the first channel, the large one, and leaves nine tenths of the second."""
+    layer = equations.make_layer([[0.5**0.5, 0.0], [0.0, 0.1**0.5]])
+    block = equations.make_block("forward_euler", [layer], step_size=1.0, num_steps=3)
+    features = torch.tensor([[[1.0], [0.0]], [[0.0], [0.0]]], dtype=torch.float64)
+    found = measure_growth(block, features, perturbation=perturbation)
+    assert found.constants[-1] < 1 < found.relative_constants[-1]
+    assert found.relative_constants[0] == pytest.approx(1)
+    if perturbation == "worst":
+        assert found.constants == pytest.approx((1, 0.9, 0.9**2, 0.9**3), rel=1e-3)
+        assert found.relative_constants == pytest.approx((1, 1.8, 1.8**2, 1.8**3), rel=1e-3)
+    assert found.relative_constant == max(found.relative_constants)
+
+
+@every_perturbation
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
 def test_no_perturbation_beats_the_worst_one_of_a_linear_block(perturbation, backward):
     block = make_block("leapfrog", dimension=1, activation="identity", normalization="none")

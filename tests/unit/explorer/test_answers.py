@@ -47,6 +47,19 @@ def test_reversible_steps_of_residual_layers_are_not_called_a_wave():
     assert "Every step can be undone" in found["equation"]
 
 
+@pytest.mark.parametrize(
+    ("dynamics", "symbol"), [("hamiltonian", "(Y, Z)"), ("second_order", "Y"), ("parabolic", "Y")]
+)
+def test_the_norm_is_named_by_what_it_is_of(dynamics, symbol):
+    assert Explorer(make_subject(dynamics)).describe()["symbol"] == symbol
+
+
+def test_heat_is_not_said_to_smooth():
+    """It damps what its stencils respond to: only those of a gradient make it smooth."""
+    equation = Explorer(make_subject("parabolic")).describe()["equation"]
+    assert equation.startswith("A heat equation: what its stencils respond to is damped")
+
+
 def test_the_description(explorer):
     found = explorer.describe()
     assert found["name"] == "hamiltonian"

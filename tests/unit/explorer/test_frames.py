@@ -76,7 +76,9 @@ def test_the_distance_of_two_trajectories_and_its_growth():
     assert found["distances"] == pytest.approx(wanted)
     assert found["growth"] == pytest.approx(wanted[-1] / wanted[0])
     last = one.features(block, 1)[-1].double().norm()
-    assert found["shares"][-1] == pytest.approx(wanted[-1] / float(last))
+    assert found["relative"][-1] == pytest.approx(wanted[-1] / float(last))
+    grown = found["relative"][-1] / found["relative"][0]
+    assert found["relative_growth"] == pytest.approx(grown)
 
 
 def test_equal_trajectories_have_no_growth():
@@ -84,7 +86,7 @@ def test_equal_trajectories_have_no_growth():
     one = trajectory_of(subject)
     found = distances(subject.network.blocks[0], 0, one, one)
     assert found["distances"] == [0.0] * 4
-    assert found["growth"] is None
+    assert found["growth"] is found["relative_growth"] is None
 
 
 @pytest.mark.parametrize("dynamics", ["hamiltonian", "second_order"])

@@ -20,6 +20,12 @@ def test_zero_is_the_middle_and_what_lies_beyond_is_at_the_ends():
     assert decoded(picture(values, -3.0, 3.0)).tolist() == [[0, -3, 3, 3, -3, 0]]
 
 
+def test_what_lies_beyond_the_scale_is_counted():
+    values = torch.tensor([[[0.0, -3.0], [3.0, 9.0]], [[-9.0, torch.inf], [torch.nan, 1.0]]])
+    assert picture(values, -3.0, 3.0)["clipped"] == pytest.approx(3 / 8)
+    assert picture(values[:1], -3.0, 9.0)["clipped"] == 0
+
+
 def test_a_volume_is_its_middle_slice():
     values = torch.rand(2, 5, 3, 4)
     made = picture(values, 0.0, 1.0)

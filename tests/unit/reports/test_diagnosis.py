@@ -196,6 +196,44 @@ def test_the_terminal_has_verdicts_and_every_table(waves, written):
     assert all(len(line) <= 100 for line in text.splitlines()[:-1])
 
 
+def test_growth_is_shown_absolute_and_relative_to_the_features(waves):
+    text = shown(print_diagnosis, waves, [])
+    growth = waves.blocks[0].stability.growth[1]
+    assert growth.perturbation == "noise"
+    for label, constant in (("", growth.constant), (", relative", growth.relative_constant)):
+        row = rf"^0 +forwards{label} +\S+ +{re.escape(f'{constant:.3g}')} "
+        assert re.search(row, text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("dynamics", "symbol"), [("hamiltonian", "|(Y, Z)|"), ("second_order", "|Y|")]
+)
+def test_the_norm_is_named_by_what_it_is_of(dynamics, symbol):
+    """The features of a hamiltonian network are both halves of its state."""
+    found = make_diagnosis(dynamics, channels=(2, 2), num_steps=1)
+    with journal_style():
+        labels = texts_of(draw_energy(found.blocks))
+    assert [label for label in labels if label.startswith("|")] == [symbol]
+    text = shown(print_diagnosis, found, [])
+    assert re.search(rf"^0 +{re.escape(symbol)} ", text, flags=re.MULTILINE)
+
+
+def test_the_shares_of_random_weights_stand_beside_the_learned_ones(waves):
+    random = r"^random +12\.0% +21\.3% +24\.0% +9\.5% +33\.3% +0$"
+    assert re.search(random, shown(print_diagnosis, waves, []), flags=re.MULTILINE)
+    found = [block["pde"]["random_shares"] for block in waves.to_dict()["blocks"]]
+    assert all(shares["higher_order"] == pytest.approx(1 / 3, abs=1e-3) for shares in found)
+    with journal_style():
+        figure = draw_pde([*waves.blocks, *waves.blocks])
+        figure.draw(FigureCanvasAgg(figure).get_renderer())
+    assert "random\nweights" in texts_of(figure)
+    (axes,) = [one for one in figure.axes if one.get_ylabel() == "share of the stencils"]
+    places = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert not any(one.overlaps(other) for one, other in combinations(places, 2))
+    heights = [bar.get_height() for bar in axes.patches[-5:]]
+    assert heights == pytest.approx(list(waves.blocks[0].coefficients.random_shares.values()))
+
+
 def test_guaranteed_bounds_and_energies_are_shown():
     found = make_diagnosis("parabolic", normalization="none", step_size=0.01, channels=(4, 4))
     text = shown(print_diagnosis, found, [])
@@ -211,7 +249,7 @@ def test_many_steps_are_shortened():
     rows = re.findall(r"^0 +(\d+) +1 ", shown(print_diagnosis, found, []), flags=re.MULTILINE)
     assert [int(row) for row in rows] == [*range(6), *range(8, 14)]
     with journal_style():
-        assert any("steps 0 to 13" in text for text in texts_of(draw_pde(found.blocks)))
+        assert any("14 steps" in text for text in texts_of(draw_pde(found.blocks)))
 
 
 def overflow(found):
@@ -251,6 +289,7 @@ def test_figures_say_what_they_show(waves):
     assert f"block 1: {waves.blocks[1].stability.verdict.name}" in stability
     assert "guaranteed bound: none" in stability
     assert {"worst, forwards", "noise, backwards", "random, forwards"} <= set(growth)
+    assert {"noise, forwards, relative", "noise, backwards, relative"} <= set(growth)
     assert "no conserved energy is known" in energy
     assert {"float64", "float32", "bfloat16", "gradient of the weights"} <= set(reversal)
     assert {"∂xx", "∂xxyy", "reaction", "higher order", "block 1"} <= set(pde)

@@ -131,6 +131,17 @@ def test_the_diagnosis_is_that_of_the_command(page, waves):
         assert rows == [list(row) for row in zip(*(c.cells for c in table.columns), strict=True)]
 
 
+def test_curves_say_what_they_are_of(page):
+    assert {"noise, forwards", "noise, forwards, relative", "|(Y, Z)|"} <= set(page.texts)
+    assert "|Y|" not in page.texts
+
+
+def test_the_shares_of_random_weights_stand_beside_the_learned_ones(found):
+    text = make_page(found)
+    random = "reaction 12.0%, convection 21.3%, diffusion 24.0%, mixed 9.5%, higher order 33.3%"
+    assert text.count(f'aria-label="{random}"') == len(found[0].diagnosis.blocks)
+
+
 def test_images_come_with_the_probabilities_of_the_network(found, page, waves):
     (run,) = found
     network = pdecnn.load(waves.folder)

@@ -31,7 +31,7 @@ export function drawCurves(svg, series, times, cursor, label) {
   const height = svg.clientHeight || 176;
   const numFrames = times.flat().length;
   const values = series.flatMap((one) => one.groups.flat()).filter((value) => value !== null);
-  const high = Math.max(...values, 1e-12) * 1.08;
+  const high = Math.max(...values, values.length ? 1e-12 : 1) * 1.08;
   const low = Math.min(...values, 0);
   const across = (index) =>
     MARGIN.left + ((width - MARGIN.left - MARGIN.right) * (index + 0.5)) / numFrames;

@@ -1,7 +1,7 @@
 // The page: what is chosen, what is asked of the server, what is shown.
 
 import { drawBars, drawCurves, tidy } from "./charts.js";
-import { drawChannels, drawInput, makeScale } from "./pictures.js";
+import { clippedWords, drawChannels, drawInput, makeScale } from "./pictures.js";
 
 const MILLISECONDS_A_FRAME = 600;
 const at = (id) => document.getElementById(id);
@@ -146,17 +146,20 @@ function showCurves() {
   at("energy-key").hidden = !hasEnergy;
   drawCurves(at("norm-chart"), series, times(), cursor, "share of the start");
   const since = (values) => `${tidy(values[step])} (× ${tidy(shares(values)[step])} since the block began)`;
+  const norm = at("norm-key").textContent;
   at("norm-caption").textContent = hasEnergy
-    ? `Here |Y| = ${since(here.norms)}, energy ${since(here.energy)}. ${here.energy_note}`
-    : `Here |Y| = ${since(here.norms)}. ${here.energy_note}`;
+    ? `Here ${norm} = ${since(here.norms)}, energy ${since(here.energy)}. ${here.energy_note}`
+    : `Here ${norm} = ${since(here.norms)}. ${here.energy_note}`;
   if (!noise) return;
-  const groups = noise.blocks.map((one) => one.distances);
-  drawCurves(at("distance-chart"), [{ kind: "distance", groups }], times(), cursor, "distance");
+  const groups = noise.blocks.map((one) => shares(one.distances));
+  const relative = noise.blocks.map((one) => shares(one.relative));
+  const both = [{ kind: "distance", groups }, { kind: "relative", groups: relative }];
+  drawCurves(at("distance-chart"), both, times(), cursor, "share of the start");
   const apart = noise.blocks[block];
-  const grown = noise.blocks.map((one, k) => `× ${tidy(one.growth)} in block ${k}`).join(", ");
+  const grown = (name) => noise.blocks.map((one, k) => `×\u00a0${tidy(one[name])} in block ${k}`).join(", ");
   at("distance-caption").textContent = noise.amount === 0
     ? "Without noise both are the same; move the noise slider."
-    : `Here ${tidy(apart.distances[step])}, that is ${tidy(100 * apart.shares[step])} % of |Y|. Growth from start to end: ${grown}.`;
+    : `Here ${tidy(apart.distances[step])}, that is ${tidy(100 * apart.relative[step])} % of ${norm}. Growth of the distance from start to end: ${grown("growth")}. Relative to ${norm}: ${grown("relative_growth")}.`;
 }
 
 function showAmount() {
@@ -166,6 +169,7 @@ function showAmount() {
 function showNoise() {
   showAmount();
   drawInput(at("noisy-input"), noise.picture);
+  at("noisy-caption").textContent = ["with noise", clippedWords(noise.picture)].filter(Boolean).join(", ");
   drawBars(at("bars"), subject.class_names, shown.probabilities, noise.probabilities, shown.label);
   showCurves();
 }
@@ -273,6 +277,9 @@ function showSubject() {
   document.title = `${subject.name} - pdecnn explorer`;
   at("name").textContent = `${subject.name}: ${subject.blocks.length} blocks, ${subject.num_weights.toLocaleString("en")} weights`;
   at("equation").textContent = subject.equation;
+  const noisy = subject.symbol.replace(/[YZ]/g, "$&\u0303");
+  at("norm-key").textContent = at("relative-key").textContent = `|${subject.symbol}|`;
+  at("distance-key").textContent = `|${subject.symbol} − ${noisy}|`;
   at("notice").textContent = subject.notice ?? "";
   at("notice").hidden = !subject.notice;
   at("drop").hidden = !subject.takes_images;

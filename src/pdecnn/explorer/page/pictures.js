@@ -141,13 +141,20 @@ export function drawChannels(canvas, picture, least) {
 
 const short = (value) => (value === 0 ? "0" : Math.abs(value) < 0.01 || Math.abs(value) >= 1000 ? value.toExponential(1) : value.toPrecision(2));
 
+// What lies beyond the scale is drawn as its end: how much that is, or nothing.
+export function clippedWords({ clipped }) {
+  const percent = 100 * clipped;
+  return clipped ? `${percent < 0.1 ? "under 0.1" : percent < 1 ? percent.toFixed(1) : percent.toFixed(0)} % clipped` : "";
+}
+
 // The scale of a picture: its colours, or for curves its range alone.
 export function makeScale(picture) {
   const scale = document.createElement("span");
   scale.className = "scale";
+  const words = clippedWords(picture);
   const [low, high] = [short(picture.low), `+${short(picture.high)}`].map((text) => text.replaceAll("-", "−"));
   if (picture.shape.length === 2) {
-    scale.textContent = `each from ${low} to ${high}`;
+    scale.textContent = [`each from ${low} to ${high}`, words].filter(Boolean).join(", ");
     return scale;
   }
   const canvas = document.createElement("canvas");
@@ -157,5 +164,10 @@ export function makeScale(picture) {
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", `colours from ${low} over 0 to ${high}`);
   scale.append(low, canvas, high);
+  if (words) {
+    const beyond = document.createElement("span");
+    beyond.textContent = words;
+    scale.append(beyond);
+  }
   return scale;
 }
