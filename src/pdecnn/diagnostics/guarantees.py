@@ -6,7 +6,7 @@ from math import inf, prod, sqrt
 
 from torch import nn
 
-from pdecnn.diagnostics.spectra import DENSE_SIZE, NormBounds, convolution_norm
+from pdecnn.diagnostics.spectra import DENSE_SIZE, convolution_norm_bound
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
@@ -29,6 +29,8 @@ class Assumption:
 
     statement: str
     holds: bool
+    otherwise: str = ""
+    """What is the case where it is not met."""
 
 
 def monotone_assumptions(layer: nn.Module) -> tuple[Assumption, ...]:
@@ -83,11 +85,11 @@ def is_linear(layer: nn.Module) -> bool:
     return plain and slopes is not None and slopes[0] == slopes[1] != 0
 
 
-def scaled_norm(
+def scaled_norm_bound(
     layer: AbstractLayer, size: Sequence[int], *, dense_size: int = DENSE_SIZE
-) -> NormBounds:
-    """|S^(1/2) K| on images of `size`, S the scale after K where there is one, else |K|."""
-    return convolution_norm(scaled_convolution(layer), tuple(size), dense_size=dense_size)
+) -> float:
+    """At least |S^(1/2) K| on images of `size`, S the scale after K where there is one."""
+    return convolution_norm_bound(scaled_convolution(layer), tuple(size), dense_size=dense_size)
 
 
 def scaled_convolution(layer: AbstractLayer) -> Convolution:
@@ -131,7 +133,7 @@ def guaranteed_bound(
         return None
     if not is_monotone(layer):
         return None
-    constant = _cocoercivity(layer, scaled_norm(layer, size, dense_size=dense_size).upper)
+    constant = _cocoercivity(layer, scaled_norm_bound(layer, size, dense_size=dense_size))
     linear_rk4 = isinstance(integrator, RungeKutta4) and is_linear(layer)
     return quotient(RK4_REAL_LIMIT if linear_rk4 else 2.0, constant)
 
@@ -153,7 +155,7 @@ def sufficient_linear_bound(
     if not all(map(is_monotone, layers)):
         return None
     constants = [
-        _cocoercivity(layer, scaled_norm(layer, size, dense_size=dense_size).upper)
+        _cocoercivity(layer, scaled_norm_bound(layer, size, dense_size=dense_size))
         for layer in layers
         if isinstance(layer, AbstractLayer)
     ]

@@ -16,13 +16,17 @@ from pdecnn.diagnostics.growth import Growth
 from pdecnn.diagnostics.guarantees import (
     Assumption,
     is_linear,
-    is_monotone,
     monotone_assumptions,
     scaled_convolution,
     sufficient_linear_bound,
 )
 from pdecnn.diagnostics.jacobians import convolution_map
-from pdecnn.diagnostics.spectra import NormBounds, Spectrum, largest_eigenvalue
+from pdecnn.diagnostics.spectra import (
+    NormBounds,
+    Spectrum,
+    convolution_norm_bound,
+    largest_eigenvalue,
+)
 from pdecnn.errors import DivergedError
 from pdecnn.pde.block import Block
 from pdecnn.pde.layers import AbstractLayer
@@ -40,24 +44,40 @@ _ABOVE = 1 + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MissingNumber:
+    """A number that is not known, and why."""
+
+    number: str
+    """'local bound', 'amplification', 'spectrum of the system', or of a layer: 'spectrum of layer
+    0', 'largest symmetric eigenvalue of layer 0', 'norm of K of layer 0'."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepStability:
-    """What is known of one time step, at the features it meets."""
+    """What is known of one time step, at the features it meets; `missing` says what is not."""
 
     step_size: float
     guaranteed_bound: float | None
     """None: nothing is guaranteed at any step size."""
     local_bound: float | None
-    """At these features only; 0: something grows at every step size; None: not known."""
-    norms: tuple[NormBounds, ...]
-    """|K| of each layer."""
-    symmetric_eigenvalues: tuple[float, ...]
-    """lambda_max((J + J^T)/2) of each layer; positive: F is not monotone here."""
+    """At these features only; 0: something grows at every step size; None: missing."""
+    norms: tuple[NormBounds | None, ...]
+    """|K| of each layer; None: missing."""
+    symmetric_eigenvalues: tuple[float | None, ...]
+    """lambda_max((J + J^T)/2) of each layer; positive: F is not monotone here; None: missing."""
     amplification: float | None
-    """The largest |eigenvalue| found of the Jacobian of the step; None: not known."""
-    layer_spectra: tuple[Spectrum, ...]
-    """Of dF/dY of each layer, at what it is applied to."""
+    """The largest |eigenvalue| found of the Jacobian of the step; None: missing."""
+    layer_spectra: tuple[Spectrum | None, ...]
+    """Of dF/dY of each layer, at what it is applied to; None: missing."""
     system_spectrum: Spectrum | None
-    """Of the Jacobian of the differential equation; None: the equation is not known."""
+    """Of the Jacobian of the differential equation; None: missing."""
+    missing: tuple[MissingNumber, ...]
+    """What of the above is not known, and why."""
+
+    def why_missing(self, number: str) -> str | None:
+        """The reason; None if that number is known."""
+        return {entry.number: entry.reason for entry in self.missing}.get(number)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +119,9 @@ def judge(
             else "no step expands the distance of any two features"
         )
         return Verdict(name=name, theorem=theorem, assumptions=assumptions, reason=reason)
-    failing = "; ".join(found.statement for found in assumptions if not found.holds)
+    failing = "; ".join(
+        found.otherwise or found.statement for found in assumptions if not found.holds
+    )
     instability = _instability(block, steps, growth)
     if instability is not None:
         return Verdict(
@@ -149,10 +171,9 @@ def _wave_assumptions(
     )
     # The system is linear: its local bound, an eigenvalue found by iteration, is that of all.
     bound = max(sufficient or 0.0, steps[0].local_bound or 0.0)
-    injective = all(_is_injective(layer, size, dense_size) for layer in first)
     return (
         *found,
-        Assumption(statement="every K is injective", holds=injective),
+        _injective(first, size, dense_size),
         Assumption(
             statement=f"step_size {block.step_size:.4g} is below the bound {bound:.4g}",
             holds=block.step_size * _ABOVE < bound,
@@ -231,14 +252,18 @@ def _is_equal(layer: nn.Module, other: nn.Module) -> bool:
     )
 
 
-def _is_injective(layer: AbstractLayer, size: tuple[int, ...], dense_size: int) -> bool:
-    """Whether S^(1/2) K has no null vector; not known to be, if Lanczos finds no answer."""
-    if not is_monotone(layer):
-        return False
-    gram = convolution_map(scaled_convolution(layer), size).gram()
-    try:
-        smallest = largest_eigenvalue(gram, smallest=True, dense_size=dense_size)
-    except DivergedError:
-        return False
-    largest = largest_eigenvalue(gram, dense_size=dense_size)
-    return sqrt(max(smallest, 0.0)) > _INJECTIVE * sqrt(max(largest, 0.0))
+def _injective(layers: list[AbstractLayer], size: tuple[int, ...], dense_size: int) -> Assumption:
+    """Whether no S^(1/2) K has a null vector; where Lanczos finds no answer it is not known."""
+    statement = "every K is injective"
+    for layer in layers:
+        convolution = scaled_convolution(layer)
+        gram = convolution_map(convolution, size).gram()
+        try:
+            smallest = largest_eigenvalue(gram, smallest=True, dense_size=dense_size)
+        except DivergedError as error:
+            unknown = f"it is not known whether every K is injective ({error})"
+            return Assumption(statement=statement, holds=False, otherwise=unknown)
+        largest = convolution_norm_bound(convolution, size, dense_size=dense_size)
+        if sqrt(max(smallest, 0.0)) <= _INJECTIVE * largest:
+            return Assumption(statement=statement, holds=False, otherwise="a K is not injective")
+    return Assumption(statement=statement, holds=True)

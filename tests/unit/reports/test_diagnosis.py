@@ -16,7 +16,7 @@ from matplotlib.text import Text
 from rich.console import Console
 
 from pdecnn.data.digits import read_digits
-from pdecnn.diagnostics import AttackResult, CorruptionResult, diagnose_network
+from pdecnn.diagnostics import AttackResult, CorruptionResult, MissingNumber, diagnose_network
 from pdecnn.diagnostics.corruptions import AMOUNTS
 from pdecnn.errors import ConfigError
 from pdecnn.experiments.diagnosis import AttackReport, Diagnosis
@@ -239,6 +239,59 @@ def test_overflow_is_shown_and_written_as_null(waves, tmp_path):
     assert block["stability"]["growth"][0]["constants"] == [1.0, None, None]
     assert block["energy"]["norms"]["mean"][1:] == [None, None]
     assert block["reversibility"][0]["weight_gradient"] is None
+
+
+LOST = "the method of Arnoldi found no eigenvalue"
+
+
+def lose_numbers(found):
+    """As where no eigenvalue of a large matrix converges."""
+    block = found.blocks[0]
+    names = ("local bound", "amplification", "spectrum of the system")
+    steps = tuple(
+        replace(
+            step,
+            local_bound=None,
+            amplification=None,
+            symmetric_eigenvalues=(None,) * len(step.layer_spectra),
+            layer_spectra=(None,) * len(step.layer_spectra),
+            system_spectrum=None,
+            missing=tuple(MissingNumber(number=name, reason=LOST) for name in names),
+        )
+        for step in block.stability.steps
+    )
+    changed = replace(block, stability=replace(block.stability, steps=steps))
+    return replace(found, blocks=(changed, *found.blocks[1:]))
+
+
+def test_numbers_that_are_missing_are_shown_with_their_reason(waves, tmp_path):
+    found = lose_numbers(waves)
+    text = " ".join(shown(print_diagnosis, found, []).split())
+    assert re.search(r" 0 0 1 none missing missing [\d.]+ missing missing missing ", text)
+    assert (
+        "Missing in block 0, steps 0 to 1: local bound, amplification, spectrum of the system "
+        f"({LOST})." in text
+    )
+    files = write_diagnosis(found, tmp_path)
+    (step, _) = json.loads(files[0].read_text())["blocks"][0]["stability"]["steps"]
+    assert step["local_bound"] is step["system"] is None
+    assert step["missing"][0] == {"number": "local bound", "reason": LOST}
+    assert {row["block"] for row in read_rows(files[1])} == {"1"}
+    with journal_style():
+        drawn = [" ".join(words.split()) for words in texts_of(draw_stability(found.blocks))]
+    assert "local bound: missing" in drawn
+    assert f"the eigenvalues are missing: {LOST}" in drawn
+    assert f"no local bound: {LOST}" in drawn
+
+
+def test_one_step_without_its_numbers_does_not_hide_the_others(waves):
+    block, lost = waves.blocks[0], lose_numbers(waves).blocks[0]
+    steps = (block.stability.steps[0], lost.stability.steps[1])
+    mixed = replace(block, stability=replace(block.stability, steps=steps))
+    with journal_style():
+        drawn = texts_of(draw_stability([mixed]))
+    assert {"step 0", "step 1: missing"} <= set(drawn)
+    assert any(words.endswith("(missing in step 1)") for words in drawn)
 
 
 def test_figures_say_what_they_show(waves):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.diagnostics import diagnose_network
+from pdecnn.diagnostics import MissingNumber, diagnose_network
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.experiments.diagnosis import diagnose
 from pdecnn.experiments.runs import Run
@@ -129,6 +129,25 @@ def test_the_diagnosis_is_that_of_the_command(page, waves):
         ((header, *rows),) = page.tables[title]
         assert header == [column.header for column in table.columns]
         assert rows == [list(row) for row in zip(*(c.cells for c in table.columns), strict=True)]
+
+
+def test_eigenvalues_that_were_not_found_are_missing_with_their_reason(found):
+    (run,) = found
+    (block,) = run.diagnosis.blocks
+    names = ("local bound", "amplification", "spectrum of the system")
+    reason = "the method of Arnoldi found no eigenvalue"
+    missing = tuple(MissingNumber(number=name, reason=reason) for name in names)
+    steps = tuple(
+        replace(step, local_bound=None, amplification=None, system_spectrum=None, missing=missing)
+        for step in block.stability.steps
+    )
+    changed = replace(block, stability=replace(block.stability, steps=steps))
+    diagnosis = replace(run.diagnosis, blocks=(changed,))
+    text = Page(make_page([replace(run, diagnosis=diagnosis)])).text
+    said = f"Missing in block 0, steps 0 to 1: {', '.join(names)} ({reason})."
+    assert text.count(said) == 2  # beside the curves, and below the table
+    assert "step 1: missing" in text
+    assert "local bound: missing" in text
 
 
 def test_images_come_with_the_probabilities_of_the_network(found, page, waves):
