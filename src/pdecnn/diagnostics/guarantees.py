@@ -7,6 +7,7 @@ from math import inf, prod, sqrt
 from torch import nn
 
 from pdecnn.diagnostics.spectra import DENSE_SIZE, convolution_norm_bound
+from pdecnn.diagnostics.unchanged import departure
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
@@ -37,23 +38,37 @@ def monotone_assumptions(layer: nn.Module) -> tuple[Assumption, ...]:
     """What Theorem 1 needs of a layer for -F to be co-coercive, hence F monotone.
 
     F_sym without normalisation, slopes of sigma in [0, L], scale s >= 0, any bias; or total
-    variation denoising: sigma = identity and the TV norm without weights.
+    variation denoising: sigma = identity and the TV norm without weights. The slopes are those
+    an activation declares.
     """
     symmetric = Assumption(
-        statement="the layer is F_sym (eq. 7)", holds=type(layer) is SymmetricLayer
+        statement="the layers are F_sym (eq. 7)",
+        holds=type(layer) is SymmetricLayer,
+        otherwise=f"a layer is not F_sym (eq. 7) but of class {type(layer).__name__}",
     )
-    if not isinstance(layer, AbstractLayer):
+    if not isinstance(layer, AbstractLayer) or type(layer) not in LAYERS.values():
         return (symmetric,)
+    found = departure(layer)
+    unchanged = Assumption(
+        statement="the layers are pdecnn's own, unchanged",
+        holds=found is None,
+        otherwise=f"a layer was changed: {found}",
+    )
+    if not unchanged.holds:
+        return symmetric, unchanged
+    return symmetric, unchanged, *_monotone_parts(layer)
+
+
+def _monotone_parts(layer: AbstractLayer) -> tuple[Assumption, ...]:
     normalization = layer.normalization
     if _is_denoising(layer):
         denoising = Assumption(
             statement="total variation denoising: sigma = identity, TV norm without weights",
             holds=True,
         )
-        return symmetric, denoising
+        return (denoising,)
     slopes = layer.activation.slope_range
     assumptions = (
-        symmetric,
         Assumption(
             statement="no normalisation",
             holds=isinstance(normalization, nn.Identity | ChannelAffine),
@@ -78,7 +93,7 @@ def is_monotone(layer: nn.Module) -> bool:
 
 def is_linear(layer: nn.Module) -> bool:
     """Whether F is affine in the features: one slope, not 0, everywhere and no normalisation."""
-    if not isinstance(layer, AbstractLayer) or type(layer) not in LAYERS.values():
+    if not isinstance(layer, AbstractLayer) or departure(layer) is not None:
         return False
     slopes = layer.activation.slope_range
     plain = isinstance(layer.normalization, nn.Identity | ChannelAffine)
@@ -126,7 +141,7 @@ def guaranteed_bound(
     where F is linear. |K| enters by its upper bound. Hyperbolic steps expand some distances
     at any step size: none.
     """
-    if not isinstance(integrator, ForwardEuler | RungeKutta4):
+    if type(integrator) not in (ForwardEuler, RungeKutta4):
         return None
     (layer,) = layers
     if not isinstance(layer, AbstractLayer):
@@ -150,7 +165,7 @@ def sufficient_linear_bound(
     2/|K| for leapfrog (eq. 11), 2/(|K_1| |K_2|) for Verlet (eq. 10), with S^(1/2) K for K, the
     slope of sigma included and the norms' upper bounds. It needs a monotone F_sym besides.
     """
-    if not isinstance(integrator, Leapfrog | Verlet) or not all(map(is_linear, layers)):
+    if type(integrator) not in (Leapfrog, Verlet) or not all(map(is_linear, layers)):
         return None
     if not all(map(is_monotone, layers)):
         return None

@@ -21,6 +21,7 @@ from pdecnn.diagnostics.spectra import (
     largest_symmetric_eigenvalue,
     spectrum,
 )
+from pdecnn.diagnostics.unchanged import departure
 from pdecnn.diagnostics.verdict import (
     MissingNumber,
     StepStability,
@@ -66,7 +67,9 @@ def block_stability(
         _step_stability(plain, _first_example(states[index]), index, dense_size)
         for index in range(plain.num_steps)
     )
-    verdict = judge(plain, steps, growth, tuple(features.shape[2:]), dense_size)
+    # What was attached to the block itself, which the copy has not.
+    changed = departure(block, with_parts=False)
+    verdict = judge(plain, steps, growth, tuple(features.shape[2:]), dense_size, changed)
     return BlockStability(steps=steps, growth=growth, verdict=verdict)
 
 
@@ -186,7 +189,7 @@ def _local(block: Block, state: State, index: int, dense_size: int) -> LocalStab
         block.integrator, block.steps[index], state, block.step_size, dense_size=dense_size
     )
     if found is None:
-        raise ConfigError(f"no step bound is known for {block.integrator.name}")
+        raise ConfigError(f"no step bound is known for {type(block.integrator).__name__}")
     return found
 
 

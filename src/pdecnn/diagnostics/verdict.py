@@ -102,13 +102,25 @@ def judge(
     growth: tuple[Growth, ...],
     size: tuple[int, ...],
     dense_size: int,
+    changed: str | None = None,
 ) -> Verdict:
-    """The verdict on a block in float64 without a grid, given what was measured of it."""
+    """The verdict on a block in float64 without a grid, given what was measured of it.
+
+    `changed` says how the block that is meant departs from its plain copy, which was measured.
+    """
+    largest = max(found.constant for found in growth)
     assumptions = (
         _wave_assumptions(block, steps, size, dense_size)
         if is_hyperbolic(block)
-        else _monotone_assumptions(block, steps)
+        else _monotone_assumptions(block, steps, largest)
     )
+    if changed is not None:
+        unchanged = Assumption(
+            statement="the block is pdecnn's own, unchanged",
+            holds=False,
+            otherwise=f"the block was changed: {changed}",
+        )
+        assumptions = (*assumptions, unchanged)
     theorem = _THEOREMS[is_hyperbolic(block)]
     if all(assumption.holds for assumption in assumptions):
         name = "bounded" if is_hyperbolic(block) else "guaranteed"
@@ -127,31 +139,40 @@ def judge(
         return Verdict(
             name="unstable", theorem=theorem, assumptions=assumptions, reason=instability
         )
-    largest = max(found.constant for found in growth)
+    alone = "" if changed is None else " in its steps alone"
     return Verdict(
         name="measured",
         theorem=theorem,
         assumptions=assumptions,
         reason=f"nothing is proved, since this fails: {failing}. On these features perturbations "
-        f"grew at most {largest:.3g}-fold",
+        f"grew at most {largest:.3g}-fold{alone}",
     )
 
 
-def _monotone_assumptions(block: Block, steps: tuple[StepStability, ...]) -> tuple[Assumption, ...]:
+def _monotone_assumptions(
+    block: Block, steps: tuple[StepStability, ...], largest: float
+) -> tuple[Assumption, ...]:
     found = _merged([monotone_assumptions(layer) for layers in block.steps for layer in layers])
     if not all(assumption.holds for assumption in found):
         return found
     bounds = [step.guaranteed_bound for step in steps]
     known = [bound for bound in bounds if bound is not None]
     if len(known) < len(bounds):
-        name = block.integrator.name
-        return *found, Assumption(statement=f"{name} has a guaranteed step bound", holds=False)
+        return *found, _no_bound(block, "guaranteed step bound")
     below = Assumption(
         statement=f"step_size {block.step_size:.4g} is at most the guaranteed bound "
         f"{min(known):.4g}",
         holds=block.step_size <= min(known),
     )
-    return *found, below
+    if not below.holds:
+        return *found, below
+    contradicted = Assumption(
+        statement="no perturbation of these features grew",
+        holds=largest <= _ABOVE,
+        otherwise=f"perturbations of these features grew {largest:.6g}-fold, which the theorem "
+        f"excludes: a part is not what it is declared to be (the slopes of an activation?)",
+    )
+    return *found, below, contradicted
 
 
 def _wave_assumptions(
@@ -169,8 +190,11 @@ def _wave_assumptions(
     sufficient = sufficient_linear_bound(
         block.integrator, block.steps[0], size, dense_size=dense_size
     )
-    # The system is linear: its local bound, an eigenvalue found by iteration, is that of all.
-    bound = max(sufficient or 0.0, steps[0].local_bound or 0.0)
+    # The system is linear: its local bound is that of all features. Where it is known it counts,
+    # though no smaller than the sufficient one but for activations that are not as declared.
+    bound = sufficient if steps[0].local_bound is None else steps[0].local_bound
+    if bound is None:
+        return *found, _no_bound(block, "step bound")
     return (
         *found,
         _injective(first, size, dense_size),
@@ -178,6 +202,15 @@ def _wave_assumptions(
             statement=f"step_size {block.step_size:.4g} is below the bound {bound:.4g}",
             holds=block.step_size * _ABOVE < bound,
         ),
+    )
+
+
+def _no_bound(block: Block, kind: str) -> Assumption:
+    name = type(block.integrator).__name__
+    return Assumption(
+        statement=f"a {kind} is known for {name}",
+        holds=False,
+        otherwise=f"no {kind} is known for {name}",
     )
 
 
@@ -219,11 +252,12 @@ def diverged_verdict(block: Block) -> Verdict:
 
 
 def _merged(found: list[tuple[Assumption, ...]]) -> tuple[Assumption, ...]:
-    """Each statement once; it holds if it does for all layers."""
-    merged: dict[str, bool] = {}
+    """Each statement once; it holds if it does for all layers, else the first says why not."""
+    merged: dict[str, Assumption] = {}
     for assumption in (assumption for layer in found for assumption in layer):
-        merged[assumption.statement] = merged.get(assumption.statement, True) and assumption.holds
-    return tuple(Assumption(statement=text, holds=holds) for text, holds in merged.items())
+        if merged.setdefault(assumption.statement, assumption).holds:
+            merged[assumption.statement] = assumption
+    return tuple(merged.values())
 
 
 def is_hyperbolic(block: Block) -> bool:

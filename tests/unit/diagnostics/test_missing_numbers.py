@@ -153,9 +153,7 @@ def test_a_method_without_a_rule_has_its_reason_too():
     class Stride(ForwardEuler):
         """An integrator of one's own."""
 
-        name = "stride"
-
     block = Block([equations.make_layer(channels=1)], Stride(), step_size=0.1)
     (step,) = block_stability(block, signal(6), num_iterations=1).steps
     assert step.local_bound is None
-    assert step.why_missing("local bound") == "no step bound is known for stride"
+    assert step.why_missing("local bound") == "no step bound is known for Stride"

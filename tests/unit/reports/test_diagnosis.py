@@ -182,7 +182,7 @@ def test_the_terminal_has_verdicts_and_every_table(waves, written):
         assert f"Block {index} is {block.stability.verdict.name}." in text
     assert "Theorem 2 is false" in text
     assert "no normalisation;" in text
-    assert "Holds: the layer is F_sym (eq. 7);" in text
+    assert "Holds: the layers are F_sym (eq. 7);" in text
     for heading in (
         "Step sizes and spectra",
         "Growth of perturbations",
