@@ -8,6 +8,7 @@ from torch import nn
 
 from pdecnn.diagnostics.spectra import DENSE_SIZE, convolution_norm_bound
 from pdecnn.diagnostics.unchanged import departure
+from pdecnn.pde.activations import BUILT_IN
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
@@ -32,6 +33,11 @@ class Assumption:
     holds: bool
     otherwise: str = ""
     """What is the case where it is not met."""
+
+    @property
+    def words(self) -> str:
+        """What is the case."""
+        return self.statement if self.holds else self.otherwise
 
 
 def monotone_assumptions(layer: nn.Module) -> tuple[Assumption, ...]:
@@ -67,21 +73,28 @@ def _monotone_parts(layer: AbstractLayer) -> tuple[Assumption, ...]:
             holds=True,
         )
         return (denoising,)
-    slopes = layer.activation.slope_range
+    name, slopes = layer.activation.name, layer.activation.slope_range
+    is_ours = layer.activation in BUILT_IN
     assumptions = (
         Assumption(
-            statement="no normalisation",
+            statement="the layers have no normalisation",
             holds=isinstance(normalization, nn.Identity | ChannelAffine),
+            otherwise="the layers have a normalisation",
         ),
         Assumption(
-            statement=f"{layer.activation.name} is known not to decrease",
+            statement=f"{name} is {'known' if is_ours else 'declared'} not to decrease",
             holds=slopes is not None and slopes[0] >= 0,
+            otherwise=f"{name} declares no slopes"
+            if slopes is None
+            else f"the slopes of {name} begin at {slopes[0]:g}",
         ),
     )
     if not isinstance(normalization, ChannelAffine):
         return assumptions
     non_negative = Assumption(
-        statement="every scale is at least 0", holds=bool((normalization.scale >= 0).all())
+        statement="every scale is at least 0",
+        holds=bool((normalization.scale >= 0).all()),
+        otherwise="a scale is negative",
     )
     return *assumptions, non_negative
 

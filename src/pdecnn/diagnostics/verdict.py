@@ -125,15 +125,14 @@ def judge(
     if all(assumption.holds for assumption in assumptions):
         name = "bounded" if is_hyperbolic(block) else "guaranteed"
         reason = (
-            "perturbations neither grow nor decay on the long run: every eigenvalue of a step has "
-            "magnitude 1"
+            "perturbations stay below a constant, which may be large, at any depth: every "
+            "eigenvalue of a step has magnitude 1. On these features they grew at most "
+            f"{largest:.3g}-fold"
             if is_hyperbolic(block)
             else "no step expands the distance of any two features"
         )
         return Verdict(name=name, theorem=theorem, assumptions=assumptions, reason=reason)
-    failing = "; ".join(
-        found.otherwise or found.statement for found in assumptions if not found.holds
-    )
+    failing = "; ".join(found.words for found in assumptions if not found.holds)
     instability = _instability(block, steps, growth)
     if instability is not None:
         return Verdict(
@@ -144,8 +143,8 @@ def judge(
         name="measured",
         theorem=theorem,
         assumptions=assumptions,
-        reason=f"nothing is proved, since this fails: {failing}. On these features perturbations "
-        f"grew at most {largest:.3g}-fold{alone}",
+        reason=f"nothing is proved, since {failing}. On these features perturbations grew at most "
+        f"{largest:.3g}-fold{alone}",
     )
 
 
@@ -163,6 +162,7 @@ def _monotone_assumptions(
         statement=f"step_size {block.step_size:.4g} is at most the guaranteed bound "
         f"{min(known):.4g}",
         holds=block.step_size <= min(known),
+        otherwise=f"step_size {block.step_size:.4g} is above the guaranteed bound {min(known):.4g}",
     )
     if not below.holds:
         return *found, below
@@ -181,8 +181,16 @@ def _wave_assumptions(
     layers = [layer for step in block.steps for layer in step]
     found = (
         *_merged([monotone_assumptions(layer) for layer in layers]),
-        Assumption(statement="sigma is linear", holds=all(map(is_linear, layers))),
-        Assumption(statement="the weights are constant in time", holds=_is_constant(block)),
+        Assumption(
+            statement="the layers are linear",
+            holds=all(map(is_linear, layers)),
+            otherwise="the layers are not linear",
+        ),
+        Assumption(
+            statement="the weights are constant in time",
+            holds=_is_constant(block),
+            otherwise="the weights change from step to step",
+        ),
     )
     if not all(assumption.holds for assumption in found):
         return found
@@ -201,6 +209,7 @@ def _wave_assumptions(
         Assumption(
             statement=f"step_size {block.step_size:.4g} is below the bound {bound:.4g}",
             holds=block.step_size * _ABOVE < bound,
+            otherwise=f"step_size {block.step_size:.4g} is not below the bound {bound:.4g}",
         ),
     )
 
@@ -225,7 +234,7 @@ def _instability(
     factor = steps[0].amplification or 0.0
     if linear and _is_constant(block) and factor > 1 + 1e-6:
         return (
-            f"every step multiplies some perturbation by {factor:.4g}, so it grows without limit "
+            f"every step multiplies some perturbation by {factor:.7g}, so it grows without limit "
             f"with depth"
         )
     exceeded = [

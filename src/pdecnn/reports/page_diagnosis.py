@@ -11,6 +11,7 @@ from pdecnn.reports.diagnosis import (
     bound_label,
     diagnosis_sections,
     missing_notes,
+    reversal_note,
 )
 from pdecnn.reports.page_charts import Series, draw_chart, draw_plane, legend
 from pdecnn.reports.page_html import Markup, details, table, tag
@@ -60,8 +61,8 @@ def _block(index: int, found: BlockDiagnosis) -> Markup:
         tag(
             "li",
             tag("span", "✓" if one.holds else "✗", class_="good" if one.holds else "bad"),
-            tag("span", " holds: " if one.holds else " fails: ", class_="unseen"),
-            f" {one.statement}",
+            tag("span", " holds: " if one.holds else " in the way: ", class_="unseen"),
+            f" {one.words}",
         )
         for one in verdict.assumptions
     ]
@@ -89,9 +90,10 @@ def reversal_words(found: BlockDiagnosis) -> str:
         largest = max(errors.feature_gradient, errors.weight_gradient)
         name = str(errors.dtype).removeprefix("torch.")
         parts.append(f"{f'{largest:.1e}' if largest else '0'} in {name}")
-    return (
+    said = (
         f"Reversibility: run backwards, the relative error of the gradient is {', '.join(parts)}."
     )
+    return f"{said} {reversal_note([found])}".strip()
 
 
 def _figures(index: int, found: BlockDiagnosis) -> Iterable[Markup]:

@@ -27,6 +27,7 @@ from pdecnn.reports.diagnosis_figures import (
     draw_reversibility,
 )
 from pdecnn.reports.diagnosis_files import write_attack, write_diagnosis
+from pdecnn.reports.page_diagnosis import reversal_words
 from pdecnn.reports.pde_figure import draw_pde
 from pdecnn.reports.robustness import print_attack
 from pdecnn.reports.robustness_figure import draw_robustness
@@ -181,7 +182,7 @@ def test_the_terminal_has_verdicts_and_every_table(waves, written):
     for index, block in enumerate(waves.blocks):
         assert f"Block {index} is {block.stability.verdict.name}." in text
     assert "Theorem 2 is false" in text
-    assert "no normalisation;" in text
+    assert "the layers have a normalisation;" in text
     assert "Holds: the layers are F_sym (eq. 7);" in text
     for heading in (
         "Step sizes and spectra",
@@ -292,6 +293,49 @@ def test_one_step_without_its_numbers_does_not_hide_the_others(waves):
         drawn = texts_of(draw_stability([mixed]))
     assert {"step 0", "step 1: missing"} <= set(drawn)
     assert any(words.endswith("(missing in step 1)") for words in drawn)
+
+
+COARSE = "bfloat16 may come back nearer than float32"
+
+
+def with_errors(found, **errors):
+    """With these gradient errors in each precision."""
+    blocks = []
+    for block in found.blocks:
+        changed = [
+            replace(entry, weight_gradient=error, feature_gradient=error)
+            for entry, error in zip(block.reversibility, errors.values(), strict=True)
+        ]
+        blocks.append(replace(block, reversibility=tuple(changed)))
+    return replace(found, blocks=tuple(blocks))
+
+
+def test_zero_in_bfloat16_beside_more_in_float32_is_explained(waves):
+    for half, expected in ((0.0, True), (1e-3, False)):
+        found = with_errors(waves, float64=1e-16, float32=1e-7, bfloat16=half)
+        blocks = tuple(
+            replace(
+                block,
+                reversibility=tuple(replace(e, reconstruction=0.0) for e in block.reversibility),
+            )
+            for block in found.blocks
+        )
+        found = replace(found, blocks=blocks)
+        assert (COARSE in " ".join(shown(print_diagnosis, found, []).split())) == expected
+        assert (COARSE in reversal_words(found.blocks[0])) == expected
+        with journal_style():
+            drawn = " ".join(" ".join(texts_of(draw_reversibility(found.blocks))).split())
+        assert (COARSE in drawn) == expected
+
+
+def test_what_is_in_the_way_of_a_proof_is_said_as_it_is(waves):
+    """Not 'fails: no normalisation', which reads as if there should be one."""
+    (block, *_) = waves.blocks
+    unstable = replace(block.stability.verdict, name="unstable", reason="it grows")
+    changed = replace(block, stability=replace(block.stability, verdict=unstable))
+    text = shown(print_diagnosis, wrap([changed]), [])
+    assert "In the way: the layers have a normalisation;" in text
+    assert "Fails" not in text
 
 
 def test_figures_say_what_they_show(waves):
