@@ -9,7 +9,13 @@ import torch
 
 import pdecnn
 from pdecnn.data.digits import read_digits
-from pdecnn.diagnostics import diagnose_network, measure_corruptions, measure_robustness
+from pdecnn.diagnostics import (
+    diagnose_network,
+    measure_corruptions,
+    measure_robustness,
+    stability,
+)
+from pdecnn.errors import DivergedError
 from pdecnn.experiments.diagnosis import AttackReport, Diagnosis
 from tests.unit.learning.trainings import make_network
 
@@ -56,7 +62,15 @@ def diagnosis_of(dynamics):
 @pytest.fixture(scope="module")
 def diagnoses():
     torch.manual_seed(0)
-    return {dynamics: diagnosis_of(dynamics).to_dict() for dynamics in NETWORKS}
+    found = {dynamics: diagnosis_of(dynamics).to_dict() for dynamics in NETWORKS}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("spectrum", "largest_symmetric_eigenvalue"):
+            patch.setattr(stability, name, find_nothing)
+        return found | {"without eigenvalues": diagnosis_of("parabolic").to_dict()}
+
+
+def find_nothing(*arguments, **options):
+    raise DivergedError("no eigenvalue was found")
 
 
 def test_every_key_of_a_diagnosis_is_documented_and_written(diagnoses):

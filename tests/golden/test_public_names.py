@@ -27,8 +27,8 @@ NAMES = {
     """,
     "pdecnn.diagnostics": """
         Assumption AttackResult BlockCoefficients BlockDiagnosis BlockStability CorruptionResult
-        EnergyCurves Growth LinearMap LocalStability NormBounds OperatorCoefficients PGDConfig
-        ReversalErrors Robustness Spectrum StepStability Verdict accuracy_under
+        EnergyCurves Growth LinearMap LocalStability MissingNumber NormBounds OperatorCoefficients
+        PGDConfig ReversalErrors Robustness Spectrum StepStability Verdict accuracy_under
         block_coefficients block_inputs block_reversibility block_stability convolution_norm
         diagnose_block diagnose_network energy_curves fgsm gaussian_blur gaussian_noise
         guaranteed_bound largest_symmetric_eigenvalue layer_jacobian local_bound local_stability

@@ -51,5 +51,6 @@ from pdecnn.diagnostics.spectra import spectrum as spectrum
 from pdecnn.diagnostics.stability import BlockStability as BlockStability
 from pdecnn.diagnostics.stability import block_stability as block_stability
 from pdecnn.diagnostics.stability import network_stability as network_stability
+from pdecnn.diagnostics.verdict import MissingNumber as MissingNumber
 from pdecnn.diagnostics.verdict import StepStability as StepStability
 from pdecnn.diagnostics.verdict import Verdict as Verdict

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.diagnostics.jacobians import plain_copy
+from pdecnn.diagnostics.unchanged import departure
 from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import Layers, Leapfrog, State, Verlet, evaluate
 from pdecnn.pde.layers import AbstractLayer, SymmetricLayer
@@ -84,7 +85,7 @@ def potential(layer: AbstractLayer, features: Tensor) -> Tensor:
 
 def has_potential(layer: nn.Module) -> bool:
     """Whether F is minus the gradient of `potential`: F_sym, no normalisation, Phi known."""
-    if type(layer) is not SymmetricLayer:
+    if type(layer) is not SymmetricLayer or departure(layer) is not None:
         return False
     plain = isinstance(layer.normalization, nn.Identity | ChannelAffine)
     return plain and layer.activation.antiderivative is not None

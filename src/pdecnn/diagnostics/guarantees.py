@@ -6,7 +6,9 @@ from math import inf, prod, sqrt
 
 from torch import nn
 
-from pdecnn.diagnostics.spectra import DENSE_SIZE, NormBounds, convolution_norm
+from pdecnn.diagnostics.spectra import DENSE_SIZE, convolution_norm_bound
+from pdecnn.diagnostics.unchanged import departure
+from pdecnn.pde.activations import BUILT_IN
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
@@ -29,42 +31,70 @@ class Assumption:
 
     statement: str
     holds: bool
+    otherwise: str = ""
+    """What is the case where it is not met."""
+
+    @property
+    def words(self) -> str:
+        """What is the case."""
+        return self.statement if self.holds else self.otherwise
 
 
 def monotone_assumptions(layer: nn.Module) -> tuple[Assumption, ...]:
     """What Theorem 1 needs of a layer for -F to be co-coercive, hence F monotone.
 
     F_sym without normalisation, slopes of sigma in [0, L], scale s >= 0, any bias; or total
-    variation denoising: sigma = identity and the TV norm without weights.
+    variation denoising: sigma = identity and the TV norm without weights. The slopes are those
+    an activation declares.
     """
     symmetric = Assumption(
-        statement="the layer is F_sym (eq. 7)", holds=type(layer) is SymmetricLayer
+        statement="the layers are F_sym (eq. 7)",
+        holds=type(layer) is SymmetricLayer,
+        otherwise=f"a layer is not F_sym (eq. 7) but of class {type(layer).__name__}",
     )
-    if not isinstance(layer, AbstractLayer):
+    if not isinstance(layer, AbstractLayer) or type(layer) not in LAYERS.values():
         return (symmetric,)
+    found = departure(layer)
+    unchanged = Assumption(
+        statement="the layers are pdecnn's own, unchanged",
+        holds=found is None,
+        otherwise=f"a layer was changed: {found}",
+    )
+    if not unchanged.holds:
+        return symmetric, unchanged
+    return symmetric, unchanged, *_monotone_parts(layer)
+
+
+def _monotone_parts(layer: AbstractLayer) -> tuple[Assumption, ...]:
     normalization = layer.normalization
     if _is_denoising(layer):
         denoising = Assumption(
             statement="total variation denoising: sigma = identity, TV norm without weights",
             holds=True,
         )
-        return symmetric, denoising
-    slopes = layer.activation.slope_range
+        return (denoising,)
+    name, slopes = layer.activation.name, layer.activation.slope_range
+    is_ours = layer.activation in BUILT_IN
     assumptions = (
-        symmetric,
         Assumption(
-            statement="no normalisation",
+            statement="the layers have no normalisation",
             holds=isinstance(normalization, nn.Identity | ChannelAffine),
+            otherwise="the layers have a normalisation",
         ),
         Assumption(
-            statement=f"{layer.activation.name} is known not to decrease",
+            statement=f"{name} is {'known' if is_ours else 'declared'} not to decrease",
             holds=slopes is not None and slopes[0] >= 0,
+            otherwise=f"{name} declares no slopes"
+            if slopes is None
+            else f"the slopes of {name} begin at {slopes[0]:g}",
         ),
     )
     if not isinstance(normalization, ChannelAffine):
         return assumptions
     non_negative = Assumption(
-        statement="every scale is at least 0", holds=bool((normalization.scale >= 0).all())
+        statement="every scale is at least 0",
+        holds=bool((normalization.scale >= 0).all()),
+        otherwise="a scale is negative",
     )
     return *assumptions, non_negative
 
@@ -76,18 +106,18 @@ def is_monotone(layer: nn.Module) -> bool:
 
 def is_linear(layer: nn.Module) -> bool:
     """Whether F is affine in the features: one slope, not 0, everywhere and no normalisation."""
-    if not isinstance(layer, AbstractLayer) or type(layer) not in LAYERS.values():
+    if not isinstance(layer, AbstractLayer) or departure(layer) is not None:
         return False
     slopes = layer.activation.slope_range
     plain = isinstance(layer.normalization, nn.Identity | ChannelAffine)
     return plain and slopes is not None and slopes[0] == slopes[1] != 0
 
 
-def scaled_norm(
+def scaled_norm_bound(
     layer: AbstractLayer, size: Sequence[int], *, dense_size: int = DENSE_SIZE
-) -> NormBounds:
-    """|S^(1/2) K| on images of `size`, S the scale after K where there is one, else |K|."""
-    return convolution_norm(scaled_convolution(layer), tuple(size), dense_size=dense_size)
+) -> float:
+    """At least |S^(1/2) K| on images of `size`, S the scale after K where there is one."""
+    return convolution_norm_bound(scaled_convolution(layer), tuple(size), dense_size=dense_size)
 
 
 def scaled_convolution(layer: AbstractLayer) -> Convolution:
@@ -124,14 +154,14 @@ def guaranteed_bound(
     where F is linear. |K| enters by its upper bound. Hyperbolic steps expand some distances
     at any step size: none.
     """
-    if not isinstance(integrator, ForwardEuler | RungeKutta4):
+    if type(integrator) not in (ForwardEuler, RungeKutta4):
         return None
     (layer,) = layers
     if not isinstance(layer, AbstractLayer):
         return None
     if not is_monotone(layer):
         return None
-    constant = _cocoercivity(layer, scaled_norm(layer, size, dense_size=dense_size).upper)
+    constant = _cocoercivity(layer, scaled_norm_bound(layer, size, dense_size=dense_size))
     linear_rk4 = isinstance(integrator, RungeKutta4) and is_linear(layer)
     return quotient(RK4_REAL_LIMIT if linear_rk4 else 2.0, constant)
 
@@ -148,12 +178,12 @@ def sufficient_linear_bound(
     2/|K| for leapfrog (eq. 11), 2/(|K_1| |K_2|) for Verlet (eq. 10), with S^(1/2) K for K, the
     slope of sigma included and the norms' upper bounds. It needs a monotone F_sym besides.
     """
-    if not isinstance(integrator, Leapfrog | Verlet) or not all(map(is_linear, layers)):
+    if type(integrator) not in (Leapfrog, Verlet) or not all(map(is_linear, layers)):
         return None
     if not all(map(is_monotone, layers)):
         return None
     constants = [
-        _cocoercivity(layer, scaled_norm(layer, size, dense_size=dense_size).upper)
+        _cocoercivity(layer, scaled_norm_bound(layer, size, dense_size=dense_size))
         for layer in layers
         if isinstance(layer, AbstractLayer)
     ]

@@ -88,17 +88,17 @@ def products_at(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Pr
     # Only with has_aux=True there would be a third.
     value, pull, *_ = torch.func.vjp(function, point)
 
-    def adjoint(cotangent: Tensor) -> Tensor:
+    def transposed(cotangent: Tensor) -> Tensor:
         product: Tensor = pull(cotangent)[0]
         return product
 
-    push = torch.func.vjp(adjoint, torch.zeros_like(value))[1]
+    push = torch.func.vjp(transposed, torch.zeros_like(value))[1]
 
     def apply(direction: Tensor) -> Tensor:
-        product: Tensor = push(direction)[0]
+        product: Tensor = push(direction)[0].detach()
         return product
 
-    return apply, adjoint
+    return apply, lambda cotangent: transposed(cotangent).detach()
 
 
 def layer_jacobian(layer: nn.Module, features: Tensor) -> LinearMap:
@@ -150,7 +150,7 @@ def convolution_map(convolution: Convolution, size: tuple[int, ...]) -> LinearMa
 
 def frozen_copy(module: _Module) -> _Module:
     """A float64 copy in evaluation mode whose weights take no gradients."""
-    return deepcopy(module).double().eval().requires_grad_(False)
+    return _frozen(deepcopy(module))
 
 
 def plain_copy(block: Block) -> Block:
@@ -161,7 +161,15 @@ def plain_copy(block: Block) -> Block:
         step_size=block.step_size,
         num_steps=block.num_steps,
     )
-    return plain.double().eval().requires_grad_(False)
+    return _frozen(plain)
+
+
+def _frozen(module: _Module) -> _Module:
+    for part in module.modules():
+        # They look at gradients, or change them; derivatives are those of the function.
+        part._backward_hooks.clear()
+        part._backward_pre_hooks.clear()
+    return module.double().eval().requires_grad_(False)
 
 
 def double_state(state: State) -> State:

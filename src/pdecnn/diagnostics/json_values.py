@@ -9,7 +9,7 @@ from pdecnn.diagnostics.coefficients import BlockCoefficients, OperatorCoefficie
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.energy import CURVES, EnergyCurves
 from pdecnn.diagnostics.reversibility import ReversalErrors
-from pdecnn.diagnostics.spectra import Spectrum
+from pdecnn.diagnostics.spectra import NormBounds, Spectrum
 from pdecnn.diagnostics.stability import BlockStability
 from pdecnn.diagnostics.verdict import StepStability
 
@@ -70,8 +70,7 @@ def _step_values(index: int, step: StepStability) -> dict[str, Any]:
         "amplification": finite_number(step.amplification),
         "layers": [
             {
-                "norm_lower": norm.lower,
-                "norm_upper": norm.upper,
+                **_norm_values(norm),
                 "largest_symmetric_eigenvalue": largest,
                 **_spectrum_values(spectrum),
             }
@@ -80,16 +79,25 @@ def _step_values(index: int, step: StepStability) -> dict[str, Any]:
             )
         ],
         "system": None if step.system_spectrum is None else _spectrum_values(step.system_spectrum),
+        "missing": [
+            {"number": missing.number, "reason": missing.reason} for missing in step.missing
+        ],
     }
 
 
-def _spectrum_values(spectrum: Spectrum) -> dict[str, Any]:
+def _norm_values(norm: NormBounds | None) -> dict[str, Any]:
+    if norm is None:
+        return {"norm_lower": None, "norm_upper": None}
+    return {"norm_lower": norm.lower, "norm_upper": norm.upper}
+
+
+def _spectrum_values(spectrum: Spectrum | None) -> dict[str, Any]:
     return {
-        "spectral_radius": spectrum.radius,
-        "largest_real_part": spectrum.largest_real_part,
-        "largest_imaginary_part": spectrum.largest_imaginary_part,
-        "num_eigenvalues": len(spectrum.eigenvalues),
-        "complete": spectrum.complete,
+        "spectral_radius": None if spectrum is None else spectrum.radius,
+        "largest_real_part": None if spectrum is None else spectrum.largest_real_part,
+        "largest_imaginary_part": None if spectrum is None else spectrum.largest_imaginary_part,
+        "num_eigenvalues": 0 if spectrum is None else len(spectrum.eigenvalues),
+        "complete": spectrum is not None and spectrum.complete,
     }
 
 

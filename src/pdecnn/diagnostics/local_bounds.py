@@ -46,6 +46,8 @@ class LocalStability:
     amplification: float | None
     """The largest factor by which the actual step multiplies one of its eigenvectors; None: not
     found."""
+    why_missing: str | None = None
+    """Why there is no amplification."""
 
 
 def local_stability(
@@ -67,29 +69,30 @@ def local_stability(
     stages are elsewhere. Of large matrices only outermost eigenvalues are known, so that the bound
     of a layer that is not monotone is an estimate from above and the amplification one from below.
     """
-    for kind, rule in _RULES.items():
-        if isinstance(integrator, kind):
-            copies = [frozen_copy(layer) for layer in layers]
-            values = rule.eigenvalues(copies, double_state(state), step_size, dense_size)
-            factors = [rule.factor(value, step_size) for value in _significant(values)]
-            # Zero eigenvalues are multiplied by 1.
-            still = [1.0] if len(factors) < len(values) else []
-            amplification: float | None = max(factors + still, default=1.0)
-            if kind is RungeKutta4 and not is_linear(layers[0]):
-                amplification = _step_radius(integrator, copies, state, step_size, dense_size)
-            return LocalStability(bound=rule.bound(values), amplification=amplification)
-    return None
+    rule = _RULES.get(type(integrator))
+    if rule is None:
+        return None
+    copies = [frozen_copy(layer) for layer in layers]
+    values = rule.eigenvalues(copies, double_state(state), step_size, dense_size)
+    factors = [rule.factor(value, step_size) for value in _significant(values)]
+    # Zero eigenvalues are multiplied by 1.
+    still = [1.0] if len(factors) < len(values) else []
+    factor: float | None = max(factors + still, default=1.0)
+    missing = None
+    if isinstance(integrator, RungeKutta4) and not is_linear(layers[0]):
+        try:
+            factor = _step_radius(integrator, copies, state, step_size, dense_size)
+        except DivergedError as error:
+            factor, missing = None, str(error)
+    return LocalStability(bound=rule.bound(values), amplification=factor, why_missing=missing)
 
 
 def _step_radius(
     integrator: AbstractIntegrator, layers: Layers, state: State, step_size: float, dense_size: int
-) -> float | None:
+) -> float:
     """The largest |eigenvalue| of the Jacobian of a step whose stages are at different features."""
     jacobian = jacobian_at(lambda at: integrator.step(layers, at, step_size), double_state(state))
-    try:
-        return spectrum(jacobian, dense_size=dense_size).radius
-    except DivergedError:
-        return None
+    return spectrum(jacobian, dense_size=dense_size).radius
 
 
 def local_bound(

@@ -1,33 +1,42 @@
 """Is a block stable: bounds, spectra and growth of its steps, and the verdict (eq. 6)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pdecnn.diagnostics.growth import PERTURBATIONS, Growth, measure_growth
 from pdecnn.diagnostics.guarantees import guaranteed_bound
 from pdecnn.diagnostics.inputs import block_inputs
 from pdecnn.diagnostics.jacobians import layer_jacobian, plain_copy, system_jacobian
-from pdecnn.diagnostics.local_bounds import local_stability
+from pdecnn.diagnostics.local_bounds import LocalStability, local_stability
 from pdecnn.diagnostics.spectra import (
     DENSE_SIZE,
+    NormBounds,
     Spectrum,
     convolution_norm,
     largest_symmetric_eigenvalue,
     spectrum,
 )
+from pdecnn.diagnostics.unchanged import departure
 from pdecnn.diagnostics.verdict import (
+    MissingNumber,
     StepStability,
     Verdict,
     diverged_verdict,
     is_hyperbolic,
     judge,
 )
+from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import AbstractReversibleIntegrator, Layers, Leapfrog, State, Verlet
 from pdecnn.pde.layers import AbstractLayer
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +67,9 @@ def block_stability(
         _step_stability(plain, _first_example(states[index]), index, dense_size)
         for index in range(plain.num_steps)
     )
-    verdict = judge(plain, steps, growth, tuple(features.shape[2:]), dense_size)
+    # What was attached to the block itself, which the copy has not.
+    changed = departure(block, with_parts=False)
+    verdict = judge(plain, steps, growth, tuple(features.shape[2:]), dense_size, changed)
     return BlockStability(steps=steps, growth=growth, verdict=verdict)
 
 
@@ -92,50 +103,124 @@ def _measured_growth(block: Block, features: Tensor, num_iterations: int) -> tup
     )
 
 
+class _Search:
+    """Finds the numbers of a step, and keeps the reasons why some are missing."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+
+    def find(self, number: str, compute: Callable[[], _Found]) -> _Found | None:
+        """What is computed; None where it is not known, or no iteration finds it."""
+        try:
+            return compute()
+        except (ConfigError, DivergedError) as error:
+            self.reasons[number] = str(error)
+            return None
+
+    def need(self, number: str, found: _Found | None) -> _Found:
+        """What `find` found; what is computed from it is missing for the same reason."""
+        if found is None:
+            raise DivergedError(self.reasons[number])
+        return found
+
+
 def _step_stability(block: Block, state: State, index: int, dense_size: int) -> StepStability:
     layers = block.steps[index]
     size = tuple(state[0].shape[2:])
-    own = [layer for layer in layers if isinstance(layer, AbstractLayer)]
+    search = _Search()
     jacobians = [
         layer_jacobian(layer, source)
         for layer, source in zip(layers, _sources(block, layers, state), strict=True)
     ]
-    spectra = tuple(spectrum(jacobian, dense_size=dense_size) for jacobian in jacobians)
-    local = local_stability(block.integrator, layers, state, block.step_size, dense_size=dense_size)
+    norms = [
+        search.find(f"norm of K of layer {k}", partial(_norm, layer, size, dense_size))
+        for k, layer in enumerate(layers)
+    ]
+    symmetric_eigenvalues = [
+        search.find(
+            f"largest symmetric eigenvalue of layer {k}",
+            partial(largest_symmetric_eigenvalue, jacobian, dense_size=dense_size),
+        )
+        for k, jacobian in enumerate(jacobians)
+    ]
+    spectra = [
+        search.find(f"spectrum of layer {k}", partial(spectrum, jacobian, dense_size=dense_size))
+        for k, jacobian in enumerate(jacobians)
+    ]
+    local = search.find("local bound", partial(_local, block, state, index, dense_size))
+    amplification = search.find(
+        "amplification", lambda: _amplification(search.need("local bound", local))
+    )
+    system = search.find(
+        "spectrum of the system",
+        lambda: _system_spectrum(
+            block,
+            state,
+            index,
+            lambda: search.need("spectrum of layer 0", spectra[0]),
+            dense_size,
+        ),
+    )
     return StepStability(
         step_size=block.step_size,
         guaranteed_bound=guaranteed_bound(block.integrator, layers, size, dense_size=dense_size),
         local_bound=None if local is None else local.bound,
-        norms=tuple(
-            convolution_norm(layer.convolution, size, dense_size=dense_size) for layer in own
+        norms=tuple(norms),
+        symmetric_eigenvalues=tuple(symmetric_eigenvalues),
+        amplification=amplification,
+        layer_spectra=tuple(spectra),
+        system_spectrum=system,
+        missing=tuple(
+            MissingNumber(number=number, reason=reason) for number, reason in search.reasons.items()
         ),
-        symmetric_eigenvalues=tuple(
-            largest_symmetric_eigenvalue(jacobian, dense_size=dense_size) for jacobian in jacobians
-        ),
-        amplification=None if local is None else local.amplification,
-        layer_spectra=spectra,
-        system_spectrum=_system_spectrum(block, state, index, spectra, dense_size),
     )
 
 
+def _norm(layer: nn.Module, size: tuple[int, ...], dense_size: int) -> NormBounds:
+    if not isinstance(layer, AbstractLayer):
+        raise ConfigError(
+            f"{type(layer).__name__} is not one of pdecnn's layers, so that its K is not known"
+        )
+    return convolution_norm(layer.convolution, size, dense_size=dense_size)
+
+
+def _local(block: Block, state: State, index: int, dense_size: int) -> LocalStability:
+    found = local_stability(
+        block.integrator, block.steps[index], state, block.step_size, dense_size=dense_size
+    )
+    if found is None:
+        raise ConfigError(f"no step bound is known for {type(block.integrator).__name__}")
+    return found
+
+
+def _amplification(local: LocalStability) -> float:
+    if local.amplification is None:
+        raise DivergedError(local.why_missing)
+    return local.amplification
+
+
 def _system_spectrum(
-    block: Block, state: State, index: int, spectra: tuple[Spectrum, ...], dense_size: int
-) -> Spectrum | None:
+    block: Block,
+    state: State,
+    index: int,
+    of_layer: Callable[[], Spectrum],
+    dense_size: int,
+) -> Spectrum:
     """Of `system_jacobian`, found from matrices of half its size where it is a wave.
 
     The eigenvalues of [[0, I], [J, 0]] are +-sqrt(lambda(J)), those of [[0, P], [-Q, 0]]
-    +-sqrt(-lambda(P Q)).
+    +-sqrt(-lambda(P Q)). `of_layer` says those of the first layer.
     """
     layers, integrator = block.steps[index], block.integrator
-    if isinstance(integrator, Leapfrog):
-        return spectra[0].square_roots()
-    if isinstance(integrator, Verlet):
+    if type(integrator) is Verlet:
         first, second = layer_jacobian(layers[0], state[1]), layer_jacobian(layers[1], state[0])
         return spectrum(first.after(second), dense_size=dense_size).negated().square_roots()
-    if integrator.reversible:
+    if type(integrator) is Leapfrog:
+        return of_layer().square_roots()
+    if integrator.reversible or len(layers) > 1:
+        # Refused where the differential equation is not known.
         return spectrum(system_jacobian(block, state, step=index), dense_size=dense_size)
-    # Y' = F(Y) where there is one layer a step, and unknown where there are several.
-    return spectra[0] if len(spectra) == 1 else None
+    return of_layer()
 
 
 def _sources(block: Block, layers: Layers, state: State) -> list[Tensor]:

@@ -16,13 +16,17 @@ from pdecnn.diagnostics.growth import Growth
 from pdecnn.diagnostics.guarantees import (
     Assumption,
     is_linear,
-    is_monotone,
     monotone_assumptions,
     scaled_convolution,
     sufficient_linear_bound,
 )
 from pdecnn.diagnostics.jacobians import convolution_map
-from pdecnn.diagnostics.spectra import NormBounds, Spectrum, largest_eigenvalue
+from pdecnn.diagnostics.spectra import (
+    NormBounds,
+    Spectrum,
+    convolution_norm_bound,
+    largest_eigenvalue,
+)
 from pdecnn.errors import DivergedError
 from pdecnn.pde.block import Block
 from pdecnn.pde.layers import AbstractLayer
@@ -40,24 +44,40 @@ _ABOVE = 1 + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MissingNumber:
+    """A number that is not known, and why."""
+
+    number: str
+    """'local bound', 'amplification', 'spectrum of the system', or of a layer: 'spectrum of layer
+    0', 'largest symmetric eigenvalue of layer 0', 'norm of K of layer 0'."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepStability:
-    """What is known of one time step, at the features it meets."""
+    """What is known of one time step, at the features it meets; `missing` says what is not."""
 
     step_size: float
     guaranteed_bound: float | None
     """None: nothing is guaranteed at any step size."""
     local_bound: float | None
-    """At these features only; 0: something grows at every step size; None: not known."""
-    norms: tuple[NormBounds, ...]
-    """|K| of each layer."""
-    symmetric_eigenvalues: tuple[float, ...]
-    """lambda_max((J + J^T)/2) of each layer; positive: F is not monotone here."""
+    """At these features only; 0: something grows at every step size; None: missing."""
+    norms: tuple[NormBounds | None, ...]
+    """|K| of each layer; None: missing."""
+    symmetric_eigenvalues: tuple[float | None, ...]
+    """lambda_max((J + J^T)/2) of each layer; positive: F is not monotone here; None: missing."""
     amplification: float | None
-    """The largest |eigenvalue| found of the Jacobian of the step; None: not known."""
-    layer_spectra: tuple[Spectrum, ...]
-    """Of dF/dY of each layer, at what it is applied to."""
+    """The largest |eigenvalue| found of the Jacobian of the step; None: missing."""
+    layer_spectra: tuple[Spectrum | None, ...]
+    """Of dF/dY of each layer, at what it is applied to; None: missing."""
     system_spectrum: Spectrum | None
-    """Of the Jacobian of the differential equation; None: the equation is not known."""
+    """Of the Jacobian of the differential equation; None: missing."""
+    missing: tuple[MissingNumber, ...]
+    """What of the above is not known, and why."""
+
+    def why_missing(self, number: str) -> str | None:
+        """The reason; None if that number is known."""
+        return {entry.number: entry.reason for entry in self.missing}.get(number)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,54 +102,77 @@ def judge(
     growth: tuple[Growth, ...],
     size: tuple[int, ...],
     dense_size: int,
+    changed: str | None = None,
 ) -> Verdict:
-    """The verdict on a block in float64 without a grid, given what was measured of it."""
+    """The verdict on a block in float64 without a grid, given what was measured of it.
+
+    `changed` says how the block that is meant departs from its plain copy, which was measured.
+    """
+    largest = max(found.constant for found in growth)
     assumptions = (
         _wave_assumptions(block, steps, size, dense_size)
         if is_hyperbolic(block)
-        else _monotone_assumptions(block, steps)
+        else _monotone_assumptions(block, steps, largest)
     )
+    if changed is not None:
+        unchanged = Assumption(
+            statement="the block is pdecnn's own, unchanged",
+            holds=False,
+            otherwise=f"the block was changed: {changed}",
+        )
+        assumptions = (*assumptions, unchanged)
     theorem = _THEOREMS[is_hyperbolic(block)]
     if all(assumption.holds for assumption in assumptions):
         name = "bounded" if is_hyperbolic(block) else "guaranteed"
         reason = (
-            "perturbations neither grow nor decay on the long run: every eigenvalue of a step has "
-            "magnitude 1"
+            "perturbations stay below a constant, which may be large, at any depth: every "
+            "eigenvalue of a step has magnitude 1. On these features they grew at most "
+            f"{largest:.3g}-fold"
             if is_hyperbolic(block)
             else "no step expands the distance of any two features"
         )
         return Verdict(name=name, theorem=theorem, assumptions=assumptions, reason=reason)
-    failing = "; ".join(found.statement for found in assumptions if not found.holds)
+    failing = "; ".join(found.words for found in assumptions if not found.holds)
     instability = _instability(block, steps, growth)
     if instability is not None:
         return Verdict(
             name="unstable", theorem=theorem, assumptions=assumptions, reason=instability
         )
-    largest = max(found.constant for found in growth)
+    alone = "" if changed is None else " in its steps alone"
     return Verdict(
         name="measured",
         theorem=theorem,
         assumptions=assumptions,
-        reason=f"nothing is proved, since this fails: {failing}. On these features perturbations "
-        f"grew at most {largest:.3g}-fold",
+        reason=f"nothing is proved, since {failing}. On these features perturbations grew at most "
+        f"{largest:.3g}-fold{alone}",
     )
 
 
-def _monotone_assumptions(block: Block, steps: tuple[StepStability, ...]) -> tuple[Assumption, ...]:
+def _monotone_assumptions(
+    block: Block, steps: tuple[StepStability, ...], largest: float
+) -> tuple[Assumption, ...]:
     found = _merged([monotone_assumptions(layer) for layers in block.steps for layer in layers])
     if not all(assumption.holds for assumption in found):
         return found
     bounds = [step.guaranteed_bound for step in steps]
     known = [bound for bound in bounds if bound is not None]
     if len(known) < len(bounds):
-        name = block.integrator.name
-        return *found, Assumption(statement=f"{name} has a guaranteed step bound", holds=False)
+        return *found, _no_bound(block, "guaranteed step bound")
     below = Assumption(
         statement=f"step_size {block.step_size:.4g} is at most the guaranteed bound "
         f"{min(known):.4g}",
         holds=block.step_size <= min(known),
+        otherwise=f"step_size {block.step_size:.4g} is above the guaranteed bound {min(known):.4g}",
     )
-    return *found, below
+    if not below.holds:
+        return *found, below
+    contradicted = Assumption(
+        statement="no perturbation of these features grew",
+        holds=largest <= _ABOVE,
+        otherwise=f"perturbations of these features grew {largest:.6g}-fold, which the theorem "
+        f"excludes: a part is not what it is declared to be (the slopes of an activation?)",
+    )
+    return *found, below, contradicted
 
 
 def _wave_assumptions(
@@ -138,8 +181,16 @@ def _wave_assumptions(
     layers = [layer for step in block.steps for layer in step]
     found = (
         *_merged([monotone_assumptions(layer) for layer in layers]),
-        Assumption(statement="sigma is linear", holds=all(map(is_linear, layers))),
-        Assumption(statement="the weights are constant in time", holds=_is_constant(block)),
+        Assumption(
+            statement="the layers are linear",
+            holds=all(map(is_linear, layers)),
+            otherwise="the layers are not linear",
+        ),
+        Assumption(
+            statement="the weights are constant in time",
+            holds=_is_constant(block),
+            otherwise="the weights change from step to step",
+        ),
     )
     if not all(assumption.holds for assumption in found):
         return found
@@ -147,16 +198,28 @@ def _wave_assumptions(
     sufficient = sufficient_linear_bound(
         block.integrator, block.steps[0], size, dense_size=dense_size
     )
-    # The system is linear: its local bound, an eigenvalue found by iteration, is that of all.
-    bound = max(sufficient or 0.0, steps[0].local_bound or 0.0)
-    injective = all(_is_injective(layer, size, dense_size) for layer in first)
+    # The system is linear: its local bound is that of all features. Where it is known it counts,
+    # though no smaller than the sufficient one but for activations that are not as declared.
+    bound = sufficient if steps[0].local_bound is None else steps[0].local_bound
+    if bound is None:
+        return *found, _no_bound(block, "step bound")
     return (
         *found,
-        Assumption(statement="every K is injective", holds=injective),
+        _injective(first, size, dense_size),
         Assumption(
             statement=f"step_size {block.step_size:.4g} is below the bound {bound:.4g}",
             holds=block.step_size * _ABOVE < bound,
+            otherwise=f"step_size {block.step_size:.4g} is not below the bound {bound:.4g}",
         ),
+    )
+
+
+def _no_bound(block: Block, kind: str) -> Assumption:
+    name = type(block.integrator).__name__
+    return Assumption(
+        statement=f"a {kind} is known for {name}",
+        holds=False,
+        otherwise=f"no {kind} is known for {name}",
     )
 
 
@@ -171,7 +234,7 @@ def _instability(
     factor = steps[0].amplification or 0.0
     if linear and _is_constant(block) and factor > 1 + 1e-6:
         return (
-            f"every step multiplies some perturbation by {factor:.4g}, so it grows without limit "
+            f"every step multiplies some perturbation by {factor:.7g}, so it grows without limit "
             f"with depth"
         )
     exceeded = [
@@ -198,11 +261,12 @@ def diverged_verdict(block: Block) -> Verdict:
 
 
 def _merged(found: list[tuple[Assumption, ...]]) -> tuple[Assumption, ...]:
-    """Each statement once; it holds if it does for all layers."""
-    merged: dict[str, bool] = {}
+    """Each statement once; it holds if it does for all layers, else the first says why not."""
+    merged: dict[str, Assumption] = {}
     for assumption in (assumption for layer in found for assumption in layer):
-        merged[assumption.statement] = merged.get(assumption.statement, True) and assumption.holds
-    return tuple(Assumption(statement=text, holds=holds) for text, holds in merged.items())
+        if merged.setdefault(assumption.statement, assumption).holds:
+            merged[assumption.statement] = assumption
+    return tuple(merged.values())
 
 
 def is_hyperbolic(block: Block) -> bool:
@@ -231,14 +295,18 @@ def _is_equal(layer: nn.Module, other: nn.Module) -> bool:
     )
 
 
-def _is_injective(layer: AbstractLayer, size: tuple[int, ...], dense_size: int) -> bool:
-    """Whether S^(1/2) K has no null vector; not known to be, if Lanczos finds no answer."""
-    if not is_monotone(layer):
-        return False
-    gram = convolution_map(scaled_convolution(layer), size).gram()
-    try:
-        smallest = largest_eigenvalue(gram, smallest=True, dense_size=dense_size)
-    except DivergedError:
-        return False
-    largest = largest_eigenvalue(gram, dense_size=dense_size)
-    return sqrt(max(smallest, 0.0)) > _INJECTIVE * sqrt(max(largest, 0.0))
+def _injective(layers: list[AbstractLayer], size: tuple[int, ...], dense_size: int) -> Assumption:
+    """Whether no S^(1/2) K has a null vector; where Lanczos finds no answer it is not known."""
+    statement = "every K is injective"
+    for layer in layers:
+        convolution = scaled_convolution(layer)
+        gram = convolution_map(convolution, size).gram()
+        try:
+            smallest = largest_eigenvalue(gram, smallest=True, dense_size=dense_size)
+        except DivergedError as error:
+            unknown = f"it is not known whether every K is injective ({error})"
+            return Assumption(statement=statement, holds=False, otherwise=unknown)
+        largest = convolution_norm_bound(convolution, size, dense_size=dense_size)
+        if sqrt(max(smallest, 0.0)) <= _INJECTIVE * largest:
+            return Assumption(statement=statement, holds=False, otherwise="a K is not injective")
+    return Assumption(statement=statement, holds=True)

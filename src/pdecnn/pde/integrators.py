@@ -170,7 +170,7 @@ class Verlet(AbstractReversibleIntegrator):
     """Y += dt F_1(Z), then Z -= dt F_2(Y) (eq. 10): the Hamiltonian network.
 
     The features are the channel halves (Y, Z), `features` and `auxiliary`. This is symplectic
-    Euler: first order, reversible; below its step bound a linear block neither grows nor decays.
+    Euler: first order, reversible; below its step bound a linear block stays bounded.
     """
 
     name = "verlet"

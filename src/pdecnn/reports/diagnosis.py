@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -12,6 +13,7 @@ from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.energy import CURVES, features_symbol
 from pdecnn.diagnostics.growth import PERTURBATIONS
 from pdecnn.diagnostics.json_values import relative_change
+from pdecnn.diagnostics.verdict import StepStability
 from pdecnn.experiments.diagnosis import Diagnosis
 from pdecnn.reports.terminal import make_console, number_table, print_files
 
@@ -40,11 +42,11 @@ def print_diagnosis(
         verdict = block.stability.verdict
         console.print(f"\nBlock {index} is {verdict.name}.", style="bold")
         console.print(f"{verdict.theorem[0].upper()}{verdict.theorem[1:]}: {verdict.reason}.")
-        for word, holds in (("Holds", True), ("Fails", False)):
-            statements = [a.statement for a in verdict.assumptions if a.holds == holds]
+        for word, holds in (("Holds", True), ("In the way", False)):
+            words = [found.words for found in verdict.assumptions if found.holds == holds]
             said = verdict.name == "measured" and not holds  # the reason names them
-            if statements and not said:
-                console.print(f"{word}: {'; '.join(statements)}.", style="dim")
+            if words and not said:
+                console.print(f"{word}: {'; '.join(words)}.", style="dim")
     for title, table, note in diagnosis_sections(found.blocks):
         console.print(f"\n{title}", style="bold")
         console.print(table)
@@ -54,11 +56,20 @@ def print_diagnosis(
 
 def diagnosis_sections(blocks: Sequence[BlockDiagnosis]) -> tuple[tuple[str, Table, str], ...]:
     """The title, the table and a note of every part."""
+    missing = [note for index, block in enumerate(blocks) for note in missing_notes(index, block)]
     return (
-        ("Step sizes and spectra", _stability_table(blocks), _STABILITY_NOTE),
+        (
+            "Step sizes and spectra",
+            _stability_table(blocks),
+            "\n".join([_STABILITY_NOTE, *missing]),
+        ),
         ("Growth of perturbations (M of eq. 6)", _growth_table(blocks), _GROWTH_NOTE),
         ("Energy along the blocks", _energy_table(blocks), _ENERGY_NOTE),
-        ("Running backwards", _reversal_table(blocks), _REVERSAL_NOTE),
+        (
+            "Running backwards",
+            _reversal_table(blocks),
+            f"{_REVERSAL_NOTE} {reversal_note(blocks)}".strip(),
+        ),
         ("The learned PDE: shares of the stencils", _pde_table(blocks), _PDE_NOTE),
     )
 
@@ -67,8 +78,8 @@ _STABILITY_NOTE = (
     "dt: the actual step. guaranteed: up to here no step expands any distance; local: up to here "
     "nothing grows at the first image (0: something grows at every step). factor: the largest that "
     "a step multiplies a perturbation by. |K|: the largest norm of a convolution. Re, Im: of the "
-    "system's eigenvalues, the largest. sym: the largest eigenvalue of a layer's symmetric part "
-    "(> 0: not monotone)."
+    "system's eigenvalues, the largest found. sym: the largest eigenvalue of a layer's symmetric "
+    "part (> 0: not monotone)."
 )
 _GROWTH_NOTE = (
     "The largest over all depths and images; worst: by power iteration, from below. relative: of "
@@ -76,6 +87,11 @@ _GROWTH_NOTE = (
 )
 _ENERGY_NOTE = "Means over the images; change: the largest of any image at any time."
 _REVERSAL_NOTE = "Relative errors against what is stored. What matters is the gradient."
+_COARSE_NOTE = (
+    "bfloat16 may come back nearer than float32, even without any error: its layers read and add "
+    "numbers of 8 significant bits, whose sums the float32 state keeps exactly, or nearer than "
+    "the layers can tell."
+)
 _PDE_NOTE = (
     "random: what is expected of weights as they are initialised; learned is what differs from it. "
     "change: how much coefficients differ from step to step (0: constant in time, 1.4: unrelated). "
@@ -114,14 +130,64 @@ def _stability_table(blocks: Sequence[BlockDiagnosis]) -> Table:
                 str(place),
                 f"{block.block.step_size:g}",
                 _number(step.guaranteed_bound, none="none"),
-                _number(step.local_bound, none="unknown"),
-                _number(step.amplification, none="unknown"),
-                _number(max((norm.upper for norm in step.norms), default=None)),
+                _number(step.local_bound),
+                _number(step.amplification),
+                _largest([None if norm is None else norm.upper for norm in step.norms]),
                 _number(None if system is None else system.largest_real_part),
                 _number(None if system is None else system.largest_imaginary_part),
-                _number(max(step.symmetric_eigenvalues)),
+                _largest(step.symmetric_eigenvalues),
             )
     return table
+
+
+def reversal_note(blocks: Sequence[BlockDiagnosis]) -> str:
+    """Why an error of bfloat16 is below that of float32; nothing where none is."""
+    for block in blocks:
+        errors = {entry.dtype: entry for entry in block.reversibility}
+        single, half = errors.get(torch.float32), errors.get(torch.bfloat16)
+        if single is None or half is None:
+            continue
+        if half.gradient < single.gradient or half.reconstruction < single.reconstruction:
+            return _COARSE_NOTE
+    return ""
+
+
+def missing_notes(index: int, block: BlockDiagnosis) -> list[str]:
+    """A sentence for each reason why numbers of a block are missing."""
+    found: dict[str, tuple[list[str], list[int]]] = {}
+    for place, step in enumerate(block.stability.steps):
+        for missing in step.missing:
+            numbers, places = found.setdefault(missing.reason, ([], []))
+            numbers += [] if missing.number in numbers else [missing.number]
+            places += [] if place in places else [place]
+    return [
+        f"Missing in block {index}, {_steps(places)}: {', '.join(numbers)} ({reason})."
+        for reason, (numbers, places) in found.items()
+    ]
+
+
+def bound_label(steps: Sequence[StepStability], name: str) -> str:
+    """What a legend calls 'local_bound' or 'guaranteed_bound', and what of it cannot be drawn."""
+    label, absent = name.replace("_", " "), "missing" if name == "local_bound" else "none"
+    values = [getattr(step, name) for step in steps]
+    known = [value for value in values if value is not None]
+    if not known:
+        return f"{label}: {absent}"
+    if min(known) == inf:
+        return f"{label}: any step"
+    if max(known) == 0:
+        label += ": 0 (something grows)"
+    places = [place for place, value in enumerate(values) if value is None]
+    return f"{label} ({absent} in {_steps(places)})" if places else label
+
+
+def _steps(places: Sequence[int]) -> str:
+    """'step 3', 'steps 0 to 4' or 'steps 0, 2'."""
+    if len(places) == 1:
+        return f"step {places[0]}"
+    if places[-1] - places[0] == len(places) - 1:
+        return f"steps {places[0]} to {places[-1]}"
+    return f"steps {', '.join(map(str, places))}"
 
 
 def _growth_table(blocks: Sequence[BlockDiagnosis]) -> Table:
@@ -194,7 +260,13 @@ def _shown(num_steps: int) -> list[int]:
     return [*range(half), *range(num_steps - half, num_steps)]
 
 
-def _number(value: float | None, none: str = "-") -> str:
+def _largest(values: Sequence[float | None]) -> str:
+    """The largest number; missing if one of them is."""
+    known = [value for value in values if value is not None]
+    return _number(max(known) if len(known) == len(values) else None)
+
+
+def _number(value: float | None, none: str = "missing") -> str:
     if value is None:
         return none
     if abs(value) < _ROUNDING:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import ceil, isfinite, nan
+from textwrap import fill
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -12,6 +13,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.energy import features_symbol
 from pdecnn.diagnostics.growth import Growth
+from pdecnn.reports.diagnosis import reversal_note
 from pdecnn.reports.style import BLUE, GREY, LIGHT_BLUE, LIGHT_GREY, ORANGE, SMALL, WIDTH
 
 _PERTURBATIONS = {"worst": (ORANGE, "s"), "noise": (BLUE, "o"), "random": (GREY, "^")}
@@ -30,6 +32,8 @@ _ERRORS = {
 }
 _LOG_FROM_RATIO = 10
 _ZERO_DECADES = 2
+_LETTERS = 110
+"""Of a line below the panels."""
 
 
 def draw_growth(blocks: Sequence[BlockDiagnosis]) -> Figure:
@@ -135,7 +139,7 @@ def draw_reversibility(blocks: Sequence[BlockDiagnosis]) -> Figure:
         axes.set_xticks(range(len(names)), names)
         axes.set_xlim(-0.5, len(names) - 0.5)
         axes.set_ylabel("relative error")
-    _share_legend(figure, panels, ncols=3)
+    _share_legend(figure, panels, ncols=3, note=fill(reversal_note(blocks), _LETTERS))
     return figure
 
 
@@ -171,8 +175,8 @@ def _panels(blocks: Sequence[BlockDiagnosis]) -> tuple[Figure, list[Axes]]:
     return figure, panels[: len(blocks)]
 
 
-def _share_legend(figure: Figure, panels: Sequence[Axes], *, ncols: int) -> None:
-    """One legend for all panels, each curve once."""
+def _share_legend(figure: Figure, panels: Sequence[Axes], *, ncols: int, note: str = "") -> None:
+    """One legend for all panels, each curve once, below a note."""
     handles: dict[str, Artist] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -182,4 +186,6 @@ def _share_legend(figure: Figure, panels: Sequence[Axes], *, ncols: int) -> None
         labels=list(handles),
         loc="outside lower center",
         ncols=ncols,
+        title=note or None,
+        title_fontsize=SMALL,
     )

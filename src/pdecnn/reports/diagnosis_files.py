@@ -81,10 +81,9 @@ def _spectra(blocks: Sequence[BlockDiagnosis]) -> Iterable[tuple[Any, ...]]:
     for index, block in enumerate(blocks):
         for place, step in enumerate(block.stability.steps):
             named = {f"layer {k}": found for k, found in enumerate(step.layer_spectra)}
-            if step.system_spectrum is not None:
-                named["system"] = step.system_spectrum
+            named["system"] = step.system_spectrum
             for name, spectrum in named.items():
-                for value in spectrum.eigenvalues:
+                for value in () if spectrum is None else spectrum.eigenvalues:
                     yield index, place, name, repr(value.real), repr(value.imag)
 
 

@@ -6,7 +6,13 @@ from rich.table import Table
 
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.pde.layers import SymmetricLayer
-from pdecnn.reports.diagnosis import curve_name, diagnosis_sections
+from pdecnn.reports.diagnosis import (
+    bound_label,
+    curve_name,
+    diagnosis_sections,
+    missing_notes,
+    reversal_note,
+)
 from pdecnn.reports.page_charts import Series, draw_chart, draw_plane, legend
 from pdecnn.reports.page_html import Markup, details, table, tag
 from pdecnn.reports.page_runs import PageRun
@@ -55,8 +61,8 @@ def _block(index: int, found: BlockDiagnosis) -> Markup:
         tag(
             "li",
             tag("span", "✓" if one.holds else "✗", class_="good" if one.holds else "bad"),
-            tag("span", " holds: " if one.holds else " fails: ", class_="unseen"),
-            f" {one.statement}",
+            tag("span", " holds: " if one.holds else " in the way: ", class_="unseen"),
+            f" {one.words}",
         )
         for one in verdict.assumptions
     ]
@@ -67,6 +73,7 @@ def _block(index: int, found: BlockDiagnosis) -> Markup:
         tag("p", f"{verdict.theorem[0].upper()}{verdict.theorem[1:]}: {verdict.reason}."),
         details("Assumptions of the theorem", tag("ul", assumptions, class_="assumptions")),
         tag("p", reversal_words(found)),
+        [tag("p", note, class_="note") for note in missing_notes(index, found)],
         tag("div", _figures(index, found), class_="charts"),
         class_="block",
     )
@@ -83,9 +90,10 @@ def reversal_words(found: BlockDiagnosis) -> str:
         largest = max(errors.feature_gradient, errors.weight_gradient)
         name = str(errors.dtype).removeprefix("torch.")
         parts.append(f"{f'{largest:.1e}' if largest else '0'} in {name}")
-    return (
+    said = (
         f"Reversibility: run backwards, the relative error of the gradient is {', '.join(parts)}."
     )
+    return f"{said} {reversal_note([found])}".strip()
 
 
 def _figures(index: int, found: BlockDiagnosis) -> Iterable[Markup]:
@@ -111,22 +119,27 @@ def _spectrum(index: int, found: BlockDiagnosis) -> Markup:
         if spectrum is not None:
             label = f"step {step}" + ("" if spectrum.complete else " (outermost)")
             clouds.append((label, spectrum.eigenvalues, colour))
-            keys.append(Series(label=label, xs=(), ys=(), colour=colour, line=False, marker=0))
+        else:
+            label = f"step {step}: missing"
+        keys.append(Series(label=label, xs=(), ys=(), colour=colour, line=False, marker=0))
     title = f"Eigenvalues of block {index}"
-    return _figure(title, draw_plane(clouds, title=title), keys)
+    chart = draw_plane(clouds, title=title) if clouds else tag("p", "Missing.", class_="note")
+    return _figure(title, chart, keys)
 
 
 def _bounds(index: int, found: BlockDiagnosis) -> Markup:
     steps = found.stability.steps
     numbers = list(range(len(steps)))
     curves = [
-        Series(label=label, xs=numbers, ys=values, colour=colour, line=False)
-        for label, values, colour in (
-            ("local bound", [step.local_bound for step in steps], 0),
-            ("guaranteed bound", [step.guaranteed_bound for step in steps], 1),
+        Series(
+            label=bound_label(steps, name),
+            xs=numbers,
+            ys=[getattr(step, name) for step in steps],
+            colour=colour,
+            line=False,
         )
+        for name, colour in (("local_bound", 0), ("guaranteed_bound", 1))
     ]
-    known = [curve for curve in curves if curve.points]
     actual = Series(
         label=f"actual step {found.block.step_size:g}",
         xs=[0, len(steps) - 1],
@@ -134,13 +147,9 @@ def _bounds(index: int, found: BlockDiagnosis) -> Markup:
         colour=2,
     )
     title = f"Step size and bounds of block {index}"
-    chart = draw_chart([*known, actual], title=title, x_label="step", y_label="step size")
-    missing = [
-        Series(label=f"{curve.label}: none", xs=(), ys=(), colour=curve.colour, line=False)
-        for curve in curves
-        if not curve.points
-    ]
-    return _figure(title, chart, [*known, actual, *missing])
+    drawn = [curve for curve in curves if curve.points]
+    chart = draw_chart([*drawn, actual], title=title, x_label="step", y_label="step size")
+    return _figure(title, chart, [*curves, actual])
 
 
 def _growth(index: int, found: BlockDiagnosis) -> Markup:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import nan
+from textwrap import fill
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,9 +11,12 @@ from matplotlib.ticker import MaxNLocator
 
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.json_values import finite_number
-from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, WIDTH
+from pdecnn.reports.diagnosis import bound_label
+from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, SMALL, WIDTH
 
 _SHOWN_STEPS = ((BLUE, "o"), (ORANGE, "s"), (GREY, "^"))
+_LETTERS = 44
+"""Of a line in a panel."""
 
 
 def draw_stability(blocks: Sequence[BlockDiagnosis]) -> Figure:
@@ -34,14 +38,18 @@ def draw_stability(blocks: Sequence[BlockDiagnosis]) -> Figure:
 def _draw_eigenvalues(axes: Axes, found: BlockDiagnosis) -> None:
     """Of the first, a middle and the last step."""
     steps = found.stability.steps
+    if all(step.system_spectrum is None for step in steps):
+        reason = steps[0].why_missing("spectrum of the system")
+        _say_in(axes, fill(f"the eigenvalues are missing: {reason}", _LETTERS))
+        return
     shown = sorted({0, len(steps) // 2, len(steps) - 1})
     for step, (colour, marker) in zip(shown, _SHOWN_STEPS, strict=False):
         spectrum = steps[step].system_spectrum
         if spectrum is None:
-            _say_in(axes, "the differential equation is not known")
-            return
-        values = np.array(spectrum.eigenvalues)
-        label = f"step {step}" + ("" if spectrum.complete else " (outermost)")
+            label, values = f"step {step}: missing", np.array([])
+        else:
+            label = f"step {step}" + ("" if spectrum.complete else " (outermost)")
+            values = np.array(spectrum.eigenvalues)
         axes.plot(
             values.real,
             values.imag,
@@ -80,12 +88,6 @@ def _draw_bounds(axes: Axes, found: BlockDiagnosis) -> None:
         ("guaranteed_bound", ORANGE, "s"),
     ):
         values = [finite_number(getattr(step, name)) for step in steps]
-        known = [value for value in values if value is not None]
-        label = name.replace("_", " ")
-        if not known:
-            label += ": none"
-        elif max(known) == 0:
-            label += ": 0 (something grows)"
         axes.plot(
             numbers,
             [nan if value is None else value for value in values],
@@ -95,8 +97,12 @@ def _draw_bounds(axes: Axes, found: BlockDiagnosis) -> None:
             color=colour,
             clip_on=False,
             zorder=3,
-            label=label,
+            label=bound_label(steps, name),
         )
+    reason = steps[0].why_missing("local bound")
+    if all(step.local_bound is None for step in steps):
+        text = fill(f"no local bound: {reason}", _LETTERS)
+        axes.set_title(text, loc="left", color=GREY, fontsize=SMALL)
     axes.set_xlim(-0.5, len(steps) - 0.5)
     top = max(axes.dataLim.intervaly[1], size)
     axes.set_ylim(0, 1.6 * top)

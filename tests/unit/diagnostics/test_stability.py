@@ -28,6 +28,9 @@ from tests.unit.diagnostics import equations
 from tests.unit.learning.trainings import make_network
 
 ONE = torch.ones(1, 1, 1, dtype=torch.float64)
+DECREASING = Activation(
+    name="decreasing", function=lambda x: -x.clamp(min=0), slope_range=(-1.0, 0.0)
+)
 SIZE = (6,)
 
 
@@ -79,7 +82,7 @@ def test_a_plain_parabolic_block_above_the_bound_is_not_guaranteed():
     assert verdict.name == "measured"
     assert len(verdict.failing) == 1
     assert "at most the guaranteed bound" in verdict.failing[0]
-    assert verdict.failing[0] in verdict.reason
+    assert f"since step_size {block.step_size:.4g} is above the guaranteed bound" in verdict.reason
 
 
 def test_the_kink_example_is_not_guaranteed():
@@ -98,7 +101,7 @@ def test_the_counterexample_to_theorem_2_is_measured(integrator):
     block = equations.make_block(integrator, [layer], step_size=1.0, num_steps=20)
     found = block_stability(block, ONE, num_iterations=1)
     assert found.verdict.name == "measured"
-    assert found.verdict.failing == ("sigma is linear",)
+    assert found.verdict.failing == ("the layers are linear",)
     assert "Theorem 2 is false" in found.verdict.theorem
     assert max(growth.constant for growth in found.growth) > 10
 
@@ -112,7 +115,8 @@ def test_a_tv_normalised_block_is_never_guaranteed(integrator, activation):
     block = make_block(integrator, dimension=1, activation=activation, step_size=1e-6)
     verdict = verdict_of(block, make_features(dimension=1))
     assert verdict.name == "measured"
-    assert "no normalisation" in verdict.failing
+    assert "the layers have no normalisation" in verdict.failing
+    assert "nothing is proved, since the layers have a normalisation" in verdict.reason
 
 
 @pytest.mark.parametrize("dynamics", ["resnet", "parabolic", "hamiltonian", "second_order"])
@@ -151,6 +155,49 @@ def test_linear_waves_below_the_bound_are_bounded(integrator):
     found = linear_waves(integrator, [INJECTIVE] * integrator.layers_per_step, 0.99)
     assert found.verdict.name == "bounded"
     assert found.steps[0].amplification == pytest.approx(1)
+
+
+def test_bounded_waves_that_grow_240_fold_are_not_said_to_neither_grow_nor_decay():
+    """A constant bounds them; it may be large, and what was measured is said."""
+    waves = equations.make_layer([[0.002]])
+    block = equations.make_block("leapfrog", [waves], step_size=100.0, num_steps=8)
+    found = block_stability(block, ONE, num_iterations=2)
+    largest = max(growth.constant for growth in found.growth)
+    assert found.verdict.name == "bounded"
+    assert largest > 240
+    assert found.verdict.reason == (
+        "perturbations stay below a constant, which may be large, at any depth: every eigenvalue "
+        f"of a step has magnitude 1. On these features they grew at most {largest:.3g}-fold"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"activation": torch.sin}, "sin declares no slopes"),
+        ({"activation": DECREASING}, "the slopes of decreasing begin at -1"),
+        ({"affine": True}, "a scale is negative"),
+        ({"normalization": "batch"}, "the layers have a normalisation"),
+    ],
+)
+def test_a_condition_that_is_not_met_is_said_as_it_is(options, said):
+    layer = equations.make_layer(channels=2, **{"activation": "relu", **options})
+    if "affine" in options:
+        with torch.no_grad():
+            layer.normalization.scale.fill_(-1.0)
+    block = equations.make_block("forward_euler", [layer], step_size=1e-6)
+    verdict = verdict_of(block, make_features(channels=2, size=SIZE, dimension=1))
+    assert verdict.reason.startswith(f"nothing is proved, since {said}. On these features ")
+
+
+def test_the_slopes_of_an_activation_of_ones_own_are_declared_not_known():
+    steep = Activation(name="steep", function=lambda x: 2 * x, slope_range=(2.0, 2.0))
+    layer = equations.make_layer(channels=2, activation=steep)
+    block = equations.make_block("forward_euler", [layer], step_size=1e-3)
+    verdict = verdict_of(block, make_features(channels=2, size=SIZE, dimension=1))
+    statements = [found.statement for found in verdict.assumptions]
+    assert verdict.name == "guaranteed"
+    assert "steep is declared not to decrease" in statements
 
 
 @every_reversible

@@ -16,7 +16,7 @@ from matplotlib.text import Text
 from rich.console import Console
 
 from pdecnn.data.digits import read_digits
-from pdecnn.diagnostics import AttackResult, CorruptionResult, diagnose_network
+from pdecnn.diagnostics import AttackResult, CorruptionResult, MissingNumber, diagnose_network
 from pdecnn.diagnostics.corruptions import AMOUNTS
 from pdecnn.errors import ConfigError
 from pdecnn.experiments.diagnosis import AttackReport, Diagnosis
@@ -27,6 +27,7 @@ from pdecnn.reports.diagnosis_figures import (
     draw_reversibility,
 )
 from pdecnn.reports.diagnosis_files import write_attack, write_diagnosis
+from pdecnn.reports.page_diagnosis import reversal_words
 from pdecnn.reports.pde_figure import draw_pde
 from pdecnn.reports.robustness import print_attack
 from pdecnn.reports.robustness_figure import draw_robustness
@@ -181,8 +182,8 @@ def test_the_terminal_has_verdicts_and_every_table(waves, written):
     for index, block in enumerate(waves.blocks):
         assert f"Block {index} is {block.stability.verdict.name}." in text
     assert "Theorem 2 is false" in text
-    assert "no normalisation;" in text
-    assert "Holds: the layer is F_sym (eq. 7);" in text
+    assert "the layers have a normalisation;" in text
+    assert "Holds: the layers are F_sym (eq. 7);" in text
     for heading in (
         "Step sizes and spectra",
         "Growth of perturbations",
@@ -277,6 +278,102 @@ def test_overflow_is_shown_and_written_as_null(waves, tmp_path):
     assert block["stability"]["growth"][0]["constants"] == [1.0, None, None]
     assert block["energy"]["norms"]["mean"][1:] == [None, None]
     assert block["reversibility"][0]["weight_gradient"] is None
+
+
+LOST = "the method of Arnoldi found no eigenvalue"
+
+
+def lose_numbers(found):
+    """As where no eigenvalue of a large matrix converges."""
+    block = found.blocks[0]
+    names = ("local bound", "amplification", "spectrum of the system")
+    steps = tuple(
+        replace(
+            step,
+            local_bound=None,
+            amplification=None,
+            symmetric_eigenvalues=(None,) * len(step.layer_spectra),
+            layer_spectra=(None,) * len(step.layer_spectra),
+            system_spectrum=None,
+            missing=tuple(MissingNumber(number=name, reason=LOST) for name in names),
+        )
+        for step in block.stability.steps
+    )
+    changed = replace(block, stability=replace(block.stability, steps=steps))
+    return replace(found, blocks=(changed, *found.blocks[1:]))
+
+
+def test_numbers_that_are_missing_are_shown_with_their_reason(waves, tmp_path):
+    found = lose_numbers(waves)
+    text = " ".join(shown(print_diagnosis, found, []).split())
+    assert re.search(r" 0 0 1 none missing missing [\d.]+ missing missing missing ", text)
+    assert (
+        "Missing in block 0, steps 0 to 1: local bound, amplification, spectrum of the system "
+        f"({LOST})." in text
+    )
+    files = write_diagnosis(found, tmp_path)
+    (step, _) = json.loads(files[0].read_text())["blocks"][0]["stability"]["steps"]
+    assert step["local_bound"] is step["system"] is None
+    assert step["missing"][0] == {"number": "local bound", "reason": LOST}
+    assert {row["block"] for row in read_rows(files[1])} == {"1"}
+    with journal_style():
+        drawn = [" ".join(words.split()) for words in texts_of(draw_stability(found.blocks))]
+    assert "local bound: missing" in drawn
+    assert f"the eigenvalues are missing: {LOST}" in drawn
+    assert f"no local bound: {LOST}" in drawn
+
+
+def test_one_step_without_its_numbers_does_not_hide_the_others(waves):
+    block, lost = waves.blocks[0], lose_numbers(waves).blocks[0]
+    steps = (block.stability.steps[0], lost.stability.steps[1])
+    mixed = replace(block, stability=replace(block.stability, steps=steps))
+    with journal_style():
+        drawn = texts_of(draw_stability([mixed]))
+    assert {"step 0", "step 1: missing"} <= set(drawn)
+    assert any(words.endswith("(missing in step 1)") for words in drawn)
+
+
+COARSE = "bfloat16 may come back nearer than float32"
+
+
+def with_errors(found, **errors):
+    """With these gradient errors in each precision."""
+    blocks = []
+    for block in found.blocks:
+        changed = [
+            replace(entry, weight_gradient=error, feature_gradient=error)
+            for entry, error in zip(block.reversibility, errors.values(), strict=True)
+        ]
+        blocks.append(replace(block, reversibility=tuple(changed)))
+    return replace(found, blocks=tuple(blocks))
+
+
+def test_zero_in_bfloat16_beside_more_in_float32_is_explained(waves):
+    for half, expected in ((0.0, True), (1e-3, False)):
+        found = with_errors(waves, float64=1e-16, float32=1e-7, bfloat16=half)
+        blocks = tuple(
+            replace(
+                block,
+                reversibility=tuple(replace(e, reconstruction=0.0) for e in block.reversibility),
+            )
+            for block in found.blocks
+        )
+        found = replace(found, blocks=blocks)
+        assert (COARSE in " ".join(shown(print_diagnosis, found, []).split())) == expected
+        assert (COARSE in reversal_words(found.blocks[0])) == expected
+        with journal_style():
+            drawn = " ".join(" ".join(texts_of(draw_reversibility(found.blocks))).split())
+        assert (COARSE in drawn) == expected
+
+
+def test_what_is_in_the_way_of_a_proof_is_said_as_it_is(waves):
+    """Not 'fails: no normalisation', which reads as if there should be one."""
+    (block, *_) = waves.blocks
+    unstable = replace(block.stability.verdict, name="unstable", reason="it grows")
+    changed = replace(block, stability=replace(block.stability, verdict=unstable))
+    text = shown(print_diagnosis, wrap([changed]), [])
+    assert "In the way: the layers have a normalisation;" in text
+    assert "Fails" not in text
 
 
 def test_figures_say_what_they_show(waves):

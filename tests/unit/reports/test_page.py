@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.diagnostics import diagnose_network
+from pdecnn.diagnostics import MissingNumber, diagnose_network
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.experiments.diagnosis import diagnose
 from pdecnn.experiments.runs import Run
@@ -140,6 +140,25 @@ def test_the_shares_of_random_weights_stand_beside_the_learned_ones(found):
     text = make_page(found)
     random = "reaction 12.0%, convection 21.3%, diffusion 24.0%, mixed 9.5%, higher order 33.3%"
     assert text.count(f'aria-label="{random}"') == len(found[0].diagnosis.blocks)
+
+
+def test_eigenvalues_that_were_not_found_are_missing_with_their_reason(found):
+    (run,) = found
+    (block,) = run.diagnosis.blocks
+    names = ("local bound", "amplification", "spectrum of the system")
+    reason = "the method of Arnoldi found no eigenvalue"
+    missing = tuple(MissingNumber(number=name, reason=reason) for name in names)
+    steps = tuple(
+        replace(step, local_bound=None, amplification=None, system_spectrum=None, missing=missing)
+        for step in block.stability.steps
+    )
+    changed = replace(block, stability=replace(block.stability, steps=steps))
+    diagnosis = replace(run.diagnosis, blocks=(changed,))
+    text = Page(make_page([replace(run, diagnosis=diagnosis)])).text
+    said = f"Missing in block 0, steps 0 to 1: {', '.join(names)} ({reason})."
+    assert text.count(said) == 2  # beside the curves, and below the table
+    assert "step 1: missing" in text
+    assert "local bound: missing" in text
 
 
 def test_images_come_with_the_probabilities_of_the_network(found, page, waves):
