@@ -21,7 +21,7 @@ from pdecnn.pde.acceleration import compiled, has_hooks
 from pdecnn.pde.activations import BUILT_IN
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.fused import fused_steps
-from pdecnn.pde.grid import Grid, largest_magnitude
+from pdecnn.pde.grid import Extent, Grid
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
     AbstractReversibleIntegrator,
@@ -64,14 +64,12 @@ class TimeStepping:
 
     def advance(self, state: State, steps: Sequence[Layers]) -> Iterator[State]:
         """Yield the state after each of the given steps; raise at the end if it left the grid."""
-        extents = [] if self.grid is None else [largest_magnitude(part) for part in state]
+        extent = None if self.grid is None else Extent(self.grid, state)
         for layers in steps:
-            state = self._step(layers, state)
-            if self.grid is not None:
-                extents.extend(largest_magnitude(part) for part in state)
+            state = self._step(layers, state, extent)
             yield state
-        if self.grid is not None:
-            self.grid.check_extent(torch.stack(extents).amax(), state[0].dtype)
+        if extent is not None:
+            extent.check()
 
     def run(self, state: State, steps: Sequence[Layers]) -> State:
         """The state after the given steps, under PyTorch's own bookkeeping."""
@@ -86,12 +84,14 @@ class TimeStepping:
         """The same by fused kernels, keeping all or the final state; None where they do not fit."""
         return fused_steps(self.integrator, steps, self.step_size, self.grid, state, keep=keep)
 
-    def _step(self, layers: Layers, state: State) -> State:
-        if self.grid is None:
+    def _step(self, layers: Layers, state: State, extent: Extent | None) -> State:
+        if extent is None:
             return cast(State, compiled(_step)(self.integrator, layers, state, self.step_size))
         # Never compiled: going back must meet the very kernels of going forward.
         integrator = cast(AbstractReversibleIntegrator, self.integrator)
-        return integrator.step(layers, state, self.step_size, rounding=self.grid.round)
+        return integrator.step(
+            layers, state, self.step_size, rounding=self.round, watch=extent.watch
+        )
 
     def undo(
         self, shear: Shear, state: list[Tensor], gradients: list[Tensor], leaves: dict[str, Tensor]

@@ -20,6 +20,7 @@ from pdecnn.pde.layers import AbstractLayer
 State = tuple[Tensor, ...]
 Layers = Sequence[nn.Module]
 Rounding = Callable[[Tensor], Tensor]
+Watch = Callable[[Tensor], None]
 
 
 class AbstractIntegrator(ABC):
@@ -141,13 +142,13 @@ class AbstractReversibleIntegrator(AbstractIntegrator):
         step_size: float,
         *,
         rounding: Rounding | None = None,
+        watch: Watch | None = None,
     ) -> State:
-        """Apply every shear, its increment rounded first if asked."""
-        components = list(state)
-        for shear in self.shears(layers):
-            target, source = components[shear.target], components[shear.source]
-            components[shear.target] = shear.add_to(target, source, step_size, rounding)
-        return tuple(components)
+        """Apply every shear, its increment rounded first if asked.
+
+        `watch` is shown each component that has changed.
+        """
+        return _apply(self.shears(layers), state, step_size, rounding, watch)
 
     def step_back(
         self,
@@ -156,13 +157,26 @@ class AbstractReversibleIntegrator(AbstractIntegrator):
         step_size: float,
         *,
         rounding: Rounding | None = None,
+        watch: Watch | None = None,
     ) -> State:
         """Undo `step`: the same increments subtracted in the opposite order."""
-        components = list(state)
-        for shear in reversed(self.shears(layers)):
-            target, source = components[shear.target], components[shear.source]
-            components[shear.target] = shear.add_to(target, source, -step_size, rounding)
-        return tuple(components)
+        return _apply(tuple(reversed(self.shears(layers))), state, -step_size, rounding, watch)
+
+
+def _apply(
+    shears: Sequence[Shear],
+    state: State,
+    step_size: float,
+    rounding: Rounding | None,
+    watch: Watch | None,
+) -> State:
+    components = list(state)
+    for shear in shears:
+        target, source = components[shear.target], components[shear.source]
+        components[shear.target] = shear.add_to(target, source, step_size, rounding)
+        if watch is not None:
+            watch(components[shear.target])
+    return tuple(components)
 
 
 @dataclass(frozen=True)
