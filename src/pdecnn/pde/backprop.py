@@ -236,7 +236,7 @@ class _ReversibleSteps(torch.autograd.Function):
         state, weights = list(saved[:num_components]), saved[num_components:]
         needed = ctx.needs_input_grad[3 + num_components :]
         state_gradients = list(gradients)
-        weight_gradients: list[Tensor | None] = [None] * len(weights)
+        sums = _GradientSums(weights, needed)
         for layers in reversed(stepping.steps):
             for shear in reversed(integrator.shears(layers)):
                 names = {} if shear.layer is None else ctx.slots[id(shear.layer)]
@@ -248,13 +248,38 @@ class _ReversibleSteps(torch.autograd.Function):
                 with torch.autocast(**ctx.autocast):
                     layer_gradients = stepping.undo(shear, state, state_gradients, leaves)
                 for name, gradient in layer_gradients.items():
-                    slot = names[name]
-                    previous = weight_gradients[slot]
                     if gradient is not None:
-                        weight_gradients[slot] = (
-                            gradient if previous is None else previous + gradient
-                        )
-        return None, None, None, *state_gradients, *weight_gradients
+                        sums.add(names[name], gradient)
+        return None, None, None, *state_gradients, *sums.finish()
+
+
+class _GradientSums:
+    """The gradient of each weight, added up over the steps that use it.
+
+    Their memory is there before the walk back. Made one by one, such small tensors would stay
+    between the large ones of each step, which on a CPU could then not use the same memory again.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], needed: Sequence[bool]) -> None:
+        self._sums = [
+            torch.empty_like(weight) if wanted else None
+            for weight, wanted in zip(weights, needed, strict=True)
+        ]
+        self._begun: set[int] = set()
+
+    def add(self, slot: int, gradient: Tensor) -> None:
+        """Add to the gradient of the weight in that place."""
+        total = self._sums[slot]
+        assert total is not None, "this weight is not trained"
+        if slot in self._begun:
+            total.add_(gradient)
+        else:
+            total.copy_(gradient)
+            self._begun.add(slot)
+
+    def finish(self) -> list[Tensor | None]:
+        """The gradients, None where none came."""
+        return [total if slot in self._begun else None for slot, total in enumerate(self._sums)]
 
 
 class _Weights(NamedTuple):
