@@ -286,10 +286,15 @@ def resolve_integrator(integrator: str | AbstractIntegrator) -> AbstractIntegrat
 def evaluate(
     layer: nn.Module, features: Tensor, weights: dict[str, Tensor] | None = None
 ) -> Tensor:
-    """F(features) in the state's dtype, with half-precision layers met by casts."""
-    inputs = features.to(_layer_dtype(layer, features))
+    """F(features) in the state's dtype, with half-precision layers met by casts.
+
+    `weights` stand in for the layer's own; they are all of them, each by each of its names.
+    """
+    inputs = features.to(_layer_dtype(layer, features, weights))
     outputs: Tensor = (
-        layer(inputs) if weights is None else functional_call(layer, weights, (inputs,))
+        layer(inputs)
+        if weights is None
+        else functional_call(layer, weights, (inputs,), tie_weights=False)
     )
     if outputs.shape != features.shape:
         raise ValueError(
@@ -299,13 +304,17 @@ def evaluate(
     return outputs.to(features.dtype)
 
 
-def _layer_dtype(layer: nn.Module, features: Tensor) -> torch.dtype:
+def _layer_dtype(
+    layer: nn.Module, features: Tensor, weights: dict[str, Tensor] | None
+) -> torch.dtype:
     """What a layer computes in: of one's own modules, half precision if its weights have it."""
-    if isinstance(layer, AbstractLayer):
+    if weights is None and isinstance(layer, AbstractLayer):
         return layer.dtype
-    weight = next(layer.parameters(), None)
-    is_half = weight is not None and weight.dtype in (torch.bfloat16, torch.float16)
-    return weight.dtype if weight is not None and is_half else features.dtype
+    weight = next(layer.parameters() if weights is None else iter(weights.values()), None)
+    if weight is None:
+        return features.dtype
+    is_half = weight.dtype in (torch.bfloat16, torch.float16)
+    return weight.dtype if is_half or isinstance(layer, AbstractLayer) else features.dtype
 
 
 def _memory_format(features: Tensor) -> torch.memory_format:
