@@ -114,6 +114,8 @@ class TimeStepping:
         # Within a caller's autocast the leaves' casts would be kept until its end.
         torch.clear_autocast_cache()
         state[shear.target] = state[shear.target] - self.round(increment.detach())
+        if not increment.requires_grad:  # the layer ignores its input
+            return [None] * len(trained)
         source_gradient, *weight_gradients = torch.autograd.grad(
             increment, (source, *trained), gradients[shear.target], allow_unused=True
         )
