@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pdecnn.errors import DivergedError
-from pdecnn.pde import Block, Grid, ResidualLayer
+from pdecnn.pde import Block, Grid, Leapfrog, ResidualLayer, Shear
 from tests.blocks import (
     every_reversible,
     gradients_of,
@@ -254,21 +254,45 @@ def test_leaving_the_range_raises(integrator, options):
         block.trajectory(features)
 
 
+class Kick(nn.Module):
+    """F(Y) = amount, whatever Y is."""
+
+    def __init__(self, amount):
+        super().__init__()
+        self.amount = amount
+
+    def forward(self, features):
+        return torch.full_like(features, self.amount)
+
+
 def test_leaving_the_range_and_coming_back_raises():
     """The final state alone does not tell: every step is looked at."""
-
-    class Kick(nn.Module):
-        def __init__(self, amount):
-            super().__init__()
-            self.amount = amount
-
-        def forward(self, features):
-            return torch.full_like(features, self.amount)
-
     layers = [Kick(5000.0), Kick(-10000.0), Kick(5000.0)]
     block = Block(layers, "leapfrog", backprop="exact")
     with pytest.raises(DivergedError, match="largest magnitude 5000"):
         block.propagate(torch.zeros(1, 1, 1, 1))
+
+
+class ThereAndBack(Leapfrog):
+    """Three shears of one component: its state after a step tells nothing of the first two."""
+
+    layers_per_step = 3
+
+    def shears(self, layers):
+        return tuple(Shear(1, 0, layer, 1) for layer in layers)
+
+
+@pytest.mark.parametrize(
+    "options", [{"backprop": "exact"}, {"grid_bits": 12}], ids=["exact", "stored"]
+)
+def test_leaving_the_range_and_coming_back_within_a_step_raises(options):
+    layers = [Kick(5000.0), Kick(-10000.0), Kick(5000.0)]
+    block = Block(layers, ThereAndBack(), **options)
+    start = torch.zeros(1, 1, 1, 1)
+    with pytest.raises(DivergedError, match="largest magnitude 5000"):
+        block.propagate(start)
+    with pytest.raises(DivergedError, match="largest magnitude 5000"):
+        block.reverse((start, start))
 
 
 @every_reversible

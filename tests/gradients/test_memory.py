@@ -1,9 +1,11 @@
 """Memory: what is kept for backward does not grow with the number of steps.
 
-Weights are left out everywhere, and shared by all steps so that their gradients have one size.
+Resident memory is that of a process. Where bytes are counted, weights are left out, and shared by
+all steps so that their gradients have one size.
 """
 
 import gc
+import sys
 from math import ceil, sqrt
 
 import pytest
@@ -20,6 +22,35 @@ from tests.blocks import (
     make_block,
     make_features,
 )
+from tests.resident import resident_bytes
+
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    ("integrator", "backprop", "few", "many", "batch"),
+    [
+        ("verlet", "exact", 10, 50, 4),
+        *(
+            pytest.param(integrator, backprop, 25, 100, 16, marks=pytest.mark.slow)
+            for integrator in ("verlet", "leapfrog")
+            for backprop in ("reversible", "exact")
+        ),
+    ],
+)
+def test_resident_memory_does_not_grow_with_the_steps(integrator, backprop, few, many, batch):
+    """Though weights are separate, so that each step leaves gradients of its own."""
+    found = resident_bytes(backprop, integrator, [few, many], batch=batch)
+    assert found[1] <= 1.1 * found[0], f"{found} bytes with {few} and {many} steps"
+
+
+@needs_proc
+@pytest.mark.slow
+def test_resident_memory_of_stored_grows_with_the_steps():
+    """The control: were the measurement blind, the test above would prove nothing."""
+    few, many = resident_bytes("stored", "verlet", [10, 50], batch=4)
+    assert many > 2 * few
 
 
 def saved_bytes(block, features):

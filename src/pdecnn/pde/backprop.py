@@ -6,7 +6,7 @@ reversible    the final state; earlier ones are computed backwards, up to roundi
 exact         the same on a grid where going back is exact to the last bit
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from pdecnn.errors import ConfigError
@@ -21,7 +23,7 @@ from pdecnn.pde.acceleration import compiled, has_hooks
 from pdecnn.pde.activations import BUILT_IN
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.fused import fused_steps
-from pdecnn.pde.grid import Grid, largest_magnitude
+from pdecnn.pde.grid import Extent, Grid
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
     AbstractReversibleIntegrator,
@@ -64,14 +66,12 @@ class TimeStepping:
 
     def advance(self, state: State, steps: Sequence[Layers]) -> Iterator[State]:
         """Yield the state after each of the given steps; raise at the end if it left the grid."""
-        extents = [] if self.grid is None else [largest_magnitude(part) for part in state]
+        extent = None if self.grid is None else Extent(self.grid, state)
         for layers in steps:
-            state = self._step(layers, state)
-            if self.grid is not None:
-                extents.extend(largest_magnitude(part) for part in state)
+            state = self._step(layers, state, extent)
             yield state
-        if self.grid is not None:
-            self.grid.check_extent(torch.stack(extents).amax(), state[0].dtype)
+        if extent is not None:
+            extent.check()
 
     def run(self, state: State, steps: Sequence[Layers]) -> State:
         """The state after the given steps, under PyTorch's own bookkeeping."""
@@ -86,46 +86,57 @@ class TimeStepping:
         """The same by fused kernels, keeping all or the final state; None where they do not fit."""
         return fused_steps(self.integrator, steps, self.step_size, self.grid, state, keep=keep)
 
-    def _step(self, layers: Layers, state: State) -> State:
-        if self.grid is None:
+    def _step(self, layers: Layers, state: State, extent: Extent | None) -> State:
+        if extent is None:
             return cast(State, compiled(_step)(self.integrator, layers, state, self.step_size))
         # Never compiled: going back must meet the very kernels of going forward.
         integrator = cast(AbstractReversibleIntegrator, self.integrator)
-        return integrator.step(layers, state, self.step_size, rounding=self.grid.round)
+        return integrator.step(
+            layers, state, self.step_size, rounding=self.round, watch=extent.watch
+        )
 
     def undo(
-        self, shear: Shear, state: list[Tensor], gradients: list[Tensor], leaves: dict[str, Tensor]
-    ) -> dict[str, Tensor | None]:
+        self,
+        shear: Shear,
+        state: list[Tensor],
+        gradients: list[Tensor],
+        weights: dict[str, Tensor],
+        trained: Sequence[Tensor],
+    ) -> Sequence[Tensor | None]:
         """Take a shear back from the state and through the gradients, in place.
 
-        Returns the gradients of the leaves, the weights of the shear's layer.
+        `weights` are leaves, all those of the shear's layer; the gradients of the `trained` ones
+        are returned.
         """
         with torch.enable_grad():
             source = state[shear.source].detach().requires_grad_()
-            increment = self._increment(shear, source, leaves)
+            increment = self._increment(shear, source, weights)
         # Within a caller's autocast the leaves' casts would be kept until its end.
         torch.clear_autocast_cache()
         state[shear.target] = state[shear.target] - self.round(increment.detach())
-        trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
-        source_gradient, *leaf_gradients = torch.autograd.grad(
-            increment, (source, *trained.values()), gradients[shear.target], allow_unused=True
+        if not increment.requires_grad:  # the layer ignores its input
+            return [None] * len(trained)
+        source_gradient, *weight_gradients = torch.autograd.grad(
+            increment, (source, *trained), gradients[shear.target], allow_unused=True
         )
         if source_gradient is not None:
             gradients[shear.source] = gradients[shear.source] + source_gradient
-        return dict(zip(trained, leaf_gradients, strict=True))
+        return weight_gradients
 
-    def _increment(self, shear: Shear, source: Tensor, leaves: dict[str, Tensor]) -> Tensor:
+    def _increment(self, shear: Shear, source: Tensor, weights: dict[str, Tensor]) -> Tensor:
         if self.grid is not None or shear.layer is None:
-            return shear.increment(source, self.step_size, leaves)
-        return cast(Tensor, compiled(_increment)(shear, source, self.step_size, leaves))
+            return shear.increment(source, self.step_size, weights)
+        return cast(Tensor, compiled(_increment)(shear, source, self.step_size, weights))
 
 
 def _step(integrator: AbstractIntegrator, layers: Layers, state: State, step_size: float) -> State:
     return integrator.step(layers, state, step_size)
 
 
-def _increment(shear: Shear, source: Tensor, step_size: float, leaves: dict[str, Tensor]) -> Tensor:
-    return shear.increment(source, step_size, leaves)
+def _increment(
+    shear: Shear, source: Tensor, step_size: float, weights: dict[str, Tensor]
+) -> Tensor:
+    return shear.increment(source, step_size, weights)
 
 
 def propagate_stored(stepping: TimeStepping, state: State) -> State:
@@ -133,26 +144,49 @@ def propagate_stored(stepping: TimeStepping, state: State) -> State:
     return stepping.run(state, stepping.steps)
 
 
+# Where a user compiles the block this stays as it is: the compiler cannot trace it.
+@_disable_dynamo
 def propagate_checkpointed(stepping: TimeStepping, state: State) -> State:
     """About sqrt(N) segments of sqrt(N) steps, each computed again during backward."""
     length = ceil(sqrt(len(stepping.steps)))
     for begin in range(0, len(stepping.steps), length):
-        segment = stepping.steps[begin : begin + length]
+        segment = _Segment(stepping, stepping.steps[begin : begin + length])
+        state = segment.propagate_checkpointed(state)
+    return state
 
-        def run(*state: Tensor, segment: tuple[Layers, ...] = segment) -> State:
-            return stepping.run(state, segment)
 
-        def contexts(segment: tuple[Layers, ...] = segment) -> tuple[Any, Any]:
-            return nullcontext(), _FrozenStatistics(segment)
+class _Segment(nn.Module):
+    """Some steps of a block as one module, so that weights can be handed to it."""
 
-        state = checkpoint(
+    def __init__(self, stepping: TimeStepping, steps: Sequence[Layers]) -> None:
+        super().__init__()
+        self.stepping, self.steps = stepping, steps
+        self.layers = nn.ModuleList(dict.fromkeys(layer for layers in steps for layer in layers))
+
+    def forward(self, *state: Tensor) -> State:
+        """The state after the steps."""
+        return self.stepping.run(state, self.steps)
+
+    def propagate_checkpointed(self, state: State) -> State:
+        """The same, computed again during backward."""
+        weights = dict(self.named_parameters(remove_duplicate=False))
+
+        # Weights are inputs like the state: by the time of backward the layers may hold others,
+        # and those of now may have changed, which autograd notices.
+        def run(*tensors: Tensor) -> State:
+            given = dict(zip(weights, tensors[len(state) :], strict=True))
+            after: State = functional_call(self, given, tensors[: len(state)], tie_weights=False)
+            return after
+
+        after: State = checkpoint(
             run,
             *state,
+            *weights.values(),
             use_reentrant=False,
-            context_fn=contexts,
-            preserve_rng_state=_may_be_random(segment),
+            context_fn=lambda: (nullcontext(), _BuffersOfNow(self)),
+            preserve_rng_state=_may_be_random(self.steps),
         )
-    return state
+        return after
 
 
 def _may_be_random(steps: Sequence[Layers]) -> bool:
@@ -236,25 +270,57 @@ class _ReversibleSteps(torch.autograd.Function):
         state, weights = list(saved[:num_components]), saved[num_components:]
         needed = ctx.needs_input_grad[3 + num_components :]
         state_gradients = list(gradients)
-        weight_gradients: list[Tensor | None] = [None] * len(weights)
+        sums = _GradientSums(weights, needed)
         for layers in reversed(stepping.steps):
             for shear in reversed(integrator.shears(layers)):
-                names = {} if shear.layer is None else ctx.slots[id(shear.layer)]
+                slots = {} if shear.layer is None else ctx.slots[id(shear.layer)]
                 # Fresh leaves: on the originals a nested gradient would run users' hooks twice.
                 leaves = {
-                    name: weights[slot].detach().requires_grad_(needed[slot])
-                    for name, slot in names.items()
+                    slot: weights[slot].detach().requires_grad_(needed[slot])
+                    for slot in slots.values()
                 }
+                trained = {slot: leaf for slot, leaf in leaves.items() if needed[slot]}
                 with torch.autocast(**ctx.autocast):
-                    layer_gradients = stepping.undo(shear, state, state_gradients, leaves)
-                for name, gradient in layer_gradients.items():
-                    slot = names[name]
-                    previous = weight_gradients[slot]
+                    found = stepping.undo(
+                        shear,
+                        state,
+                        state_gradients,
+                        {name: leaves[slot] for name, slot in slots.items()},
+                        tuple(trained.values()),
+                    )
+                for slot, gradient in zip(trained, found, strict=True):
                     if gradient is not None:
-                        weight_gradients[slot] = (
-                            gradient if previous is None else previous + gradient
-                        )
-        return None, None, None, *state_gradients, *weight_gradients
+                        sums.add(slot, gradient)
+        return None, None, None, *state_gradients, *sums.finish()
+
+
+class _GradientSums:
+    """The gradient of each weight, added up over the steps that use it.
+
+    Their memory is there before the walk back. Made one by one, such small tensors would stay
+    between the large ones of each step, which on a CPU could then not use the same memory again.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], needed: Sequence[bool]) -> None:
+        self._sums = [
+            torch.empty_like(weight) if wanted else None
+            for weight, wanted in zip(weights, needed, strict=True)
+        ]
+        self._begun: set[int] = set()
+
+    def add(self, slot: int, gradient: Tensor) -> None:
+        """Add to the gradient of the weight in that place."""
+        total = self._sums[slot]
+        assert total is not None, "this weight is not trained"
+        if slot in self._begun:
+            total.add_(gradient)
+        else:
+            total.copy_(gradient)
+            self._begun.add(slot)
+
+    def finish(self) -> list[Tensor | None]:
+        """The gradients, None where none came."""
+        return [total if slot in self._begun else None for slot, total in enumerate(self._sums)]
 
 
 class _Weights(NamedTuple):
@@ -269,7 +335,7 @@ def _distinct_weights(stepping: TimeStepping) -> _Weights:
     slots: Slots = {}
     for layers in stepping.steps:
         for layer in layers:
-            for name, weight in layer.named_parameters():
+            for name, weight in layer.named_parameters(remove_duplicate=False):
                 if id(weight) not in slot_of:
                     slot_of[id(weight)] = len(tensors)
                     tensors.append(weight)
@@ -288,33 +354,30 @@ def _autocast_settings(device_type: str) -> dict[str, Any]:
     }
 
 
-class _FrozenStatistics(AbstractContextManager[None]):
-    """Recompute norms as they were without counting the batch a second time.
+class _BuffersOfNow(AbstractContextManager[None]):
+    """Within it a module has the buffers it has now, and changes none.
 
-    Modules with buffers work on copies of them meanwhile. Can be entered again: a graph that is
-    retained is recomputed at each backward.
+    Recomputed norms, say, are as they were and do not count the batch a second time: modules
+    work on copies meanwhile. Can be entered again: a graph that is retained is recomputed at
+    each backward.
     """
 
-    def __init__(self, steps: Sequence[Layers]) -> None:
-        self._modules = [layer for layers in steps for layer in layers]
+    def __init__(self, module: nn.Module) -> None:
+        self._met = [(part, _copied(part._buffers)) for part in module.modules() if part._buffers]
         self._kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
 
     def __enter__(self) -> None:
-        parts = dict.fromkeys(part for layer in self._modules for part in layer.modules())
-        norms = [part for part in parts if part._buffers and part.training]
         # All copies first: where memory ends meanwhile, nothing has been exchanged.
-        copies = [
-            {
-                name: None if buffer is None else buffer.clone()
-                for name, buffer in norm._buffers.items()
-            }
-            for norm in norms
-        ]
-        self._kept = [(norm, dict(norm._buffers)) for norm in norms]
-        for norm, own in zip(norms, copies, strict=True):
-            norm._buffers.update(own)
+        copies = [_copied(buffers) for _, buffers in self._met]
+        self._kept = [(part, dict(part._buffers)) for part, _ in self._met]
+        for (part, _), buffers in zip(self._met, copies, strict=True):
+            part._buffers.update(buffers)
 
     def __exit__(self, *exception: object) -> None:
-        for norm, buffers in self._kept:
-            norm._buffers.update(buffers)
+        for part, buffers in self._kept:
+            part._buffers.update(buffers)
         self._kept.clear()
+
+
+def _copied(buffers: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+    return {name: None if buffer is None else buffer.clone() for name, buffer in buffers.items()}

@@ -17,7 +17,7 @@ from pdecnn.pde.backprop import (
     refuse_buffers,
 )
 from pdecnn.pde.convolution import check_features
-from pdecnn.pde.grid import Grid, largest_magnitude
+from pdecnn.pde.grid import Extent, Grid
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
     AbstractReversibleIntegrator,
@@ -128,12 +128,14 @@ class Block(nn.Module):
         stepping = self._stepping()
         if self.grid is not None:
             self.grid.check_state(state)
-        extents: list[Tensor] = []
+        extent = None if self.grid is None else Extent(self.grid, state)
+        watch = None if extent is None else extent.watch
         for layers in reversed(self.steps):
-            state = integrator.step_back(layers, state, self.step_size, rounding=stepping.round)
-            extents.extend(largest_magnitude(part) for part in state if self.grid is not None)
-        if self.grid is not None:
-            self.grid.check_extent(torch.stack(extents).amax(), state[0].dtype)
+            state = integrator.step_back(
+                layers, state, self.step_size, rounding=stepping.round, watch=watch
+            )
+        if extent is not None:
+            extent.check()
         return integrator.finish(state)
 
     def extra_repr(self) -> str:

@@ -105,6 +105,26 @@ def deferred_checks() -> Iterator[list[Tensor]]:
         _deferred = before
 
 
+class Extent:
+    """The largest magnitude of a state and of all it becomes, one number on the device."""
+
+    def __init__(self, grid: Grid, state: tuple[Tensor, ...]) -> None:
+        self.grid = grid
+        self.largest = largest_magnitude(state[0])
+        for component in state[1:]:
+            self.watch(component)
+
+    def watch(self, values: Tensor) -> None:
+        """Take these values into account."""
+        # Never a list: small tensors that stay alive among large ones split the memory these
+        # leave, so that on a CPU it would grow with the number of steps.
+        self.largest = torch.maximum(self.largest, largest_magnitude(values))
+
+    def check(self) -> None:
+        """Raise if the state left the range of exact reversal at any time."""
+        self.grid.check_extent(self.largest, self.largest.dtype)
+
+
 def largest_magnitude(values: Tensor) -> Tensor:
     """max |values| as a tensor on the device, 0 without any; NaN if any value is."""
     if values.numel() == 0:

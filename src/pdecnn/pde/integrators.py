@@ -20,6 +20,7 @@ from pdecnn.pde.layers import AbstractLayer
 State = tuple[Tensor, ...]
 Layers = Sequence[nn.Module]
 Rounding = Callable[[Tensor], Tensor]
+Watch = Callable[[Tensor], None]
 
 
 class AbstractIntegrator(ABC):
@@ -141,13 +142,13 @@ class AbstractReversibleIntegrator(AbstractIntegrator):
         step_size: float,
         *,
         rounding: Rounding | None = None,
+        watch: Watch | None = None,
     ) -> State:
-        """Apply every shear, its increment rounded first if asked."""
-        components = list(state)
-        for shear in self.shears(layers):
-            target, source = components[shear.target], components[shear.source]
-            components[shear.target] = shear.add_to(target, source, step_size, rounding)
-        return tuple(components)
+        """Apply every shear, its increment rounded first if asked.
+
+        `watch` is shown each component that has changed.
+        """
+        return _apply(self.shears(layers), state, step_size, rounding, watch)
 
     def step_back(
         self,
@@ -156,13 +157,26 @@ class AbstractReversibleIntegrator(AbstractIntegrator):
         step_size: float,
         *,
         rounding: Rounding | None = None,
+        watch: Watch | None = None,
     ) -> State:
         """Undo `step`: the same increments subtracted in the opposite order."""
-        components = list(state)
-        for shear in reversed(self.shears(layers)):
-            target, source = components[shear.target], components[shear.source]
-            components[shear.target] = shear.add_to(target, source, -step_size, rounding)
-        return tuple(components)
+        return _apply(tuple(reversed(self.shears(layers))), state, -step_size, rounding, watch)
+
+
+def _apply(
+    shears: Sequence[Shear],
+    state: State,
+    step_size: float,
+    rounding: Rounding | None,
+    watch: Watch | None,
+) -> State:
+    components = list(state)
+    for shear in shears:
+        target, source = components[shear.target], components[shear.source]
+        components[shear.target] = shear.add_to(target, source, step_size, rounding)
+        if watch is not None:
+            watch(components[shear.target])
+    return tuple(components)
 
 
 @dataclass(frozen=True)
@@ -272,10 +286,15 @@ def resolve_integrator(integrator: str | AbstractIntegrator) -> AbstractIntegrat
 def evaluate(
     layer: nn.Module, features: Tensor, weights: dict[str, Tensor] | None = None
 ) -> Tensor:
-    """F(features) in the state's dtype, with half-precision layers met by casts."""
-    inputs = features.to(_layer_dtype(layer, features))
+    """F(features) in the state's dtype, with half-precision layers met by casts.
+
+    `weights` stand in for the layer's own; they are all of them, each by each of its names.
+    """
+    inputs = features.to(_layer_dtype(layer, features, weights))
     outputs: Tensor = (
-        layer(inputs) if weights is None else functional_call(layer, weights, (inputs,))
+        layer(inputs)
+        if weights is None
+        else functional_call(layer, weights, (inputs,), tie_weights=False)
     )
     if outputs.shape != features.shape:
         raise ValueError(
@@ -285,13 +304,17 @@ def evaluate(
     return outputs.to(features.dtype)
 
 
-def _layer_dtype(layer: nn.Module, features: Tensor) -> torch.dtype:
+def _layer_dtype(
+    layer: nn.Module, features: Tensor, weights: dict[str, Tensor] | None
+) -> torch.dtype:
     """What a layer computes in: of one's own modules, half precision if its weights have it."""
-    if isinstance(layer, AbstractLayer):
+    if weights is None and isinstance(layer, AbstractLayer):
         return layer.dtype
-    weight = next(layer.parameters(), None)
-    is_half = weight is not None and weight.dtype in (torch.bfloat16, torch.float16)
-    return weight.dtype if weight is not None and is_half else features.dtype
+    weight = next(layer.parameters() if weights is None else iter(weights.values()), None)
+    if weight is None:
+        return features.dtype
+    is_half = weight.dtype in (torch.bfloat16, torch.float16)
+    return weight.dtype if is_half or isinstance(layer, AbstractLayer) else features.dtype
 
 
 def _memory_format(features: Tensor) -> torch.memory_format:

@@ -1,4 +1,4 @@
-"""torch.compile in mode `stored`: one graph, the same numbers."""
+"""torch.compile: one graph in mode `stored`, breaks in the others, always the same numbers."""
 
 import pytest
 import torch
@@ -24,6 +24,26 @@ def test_a_compiled_block_equals_the_eager_one(integrator):
     found = {name.removeprefix("_orig_mod."): gradient for name, gradient in found.items()}
     error, name = largest_relative_error(found, expected)
     assert error <= 1e-13, f"{name}: relative error {error}"
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about what it does itself
+@pytest.mark.parametrize(
+    "backprop",
+    [
+        "checkpointed",
+        pytest.param("reversible", marks=pytest.mark.slow),
+        pytest.param("exact", marks=pytest.mark.slow),
+    ],
+)
+def test_a_compiled_block_that_computes_states_again_equals_the_eager_one(backprop):
+    torch.compiler.reset()
+    block = make_block("verlet", num_steps=2, backprop=backprop)
+    compiled = torch.compile(block, backend="aot_eager")
+    expected = gradients_of(block, make_features())
+    found = gradients_of(compiled, make_features())
+    found = {name.removeprefix("_orig_mod."): gradient for name, gradient in found.items()}
+    error, name = largest_relative_error(found, expected)
+    assert error <= 1e-12, f"{name}: relative error {error}"
 
 
 @pytest.mark.slow
