@@ -23,8 +23,8 @@ from pdecnn.experiments.runs import (
     Run,
     as_run,
     check_free,
+    choose_folder,
     create_run,
-    fresh_folder,
 )
 from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.networks.multilevel import (
@@ -163,7 +163,7 @@ def _begin_run(
     with usable(RUNS if output is None else Path(output)):
         if output is not None:
             check_free(Path(output))
-        folder = fresh_folder(config.recipe) if output is None else Path(output)
+        folder, made = choose_folder(None if output is None else Path(output), config.recipe)
     new_config = replace(config, initial=str((folder / INITIAL).absolute()))
     environment = describe_environment(torch.device("cpu"), config.seed)
 
@@ -173,7 +173,7 @@ def _begin_run(
             run.link(which, folder / INITIAL)
 
     with usable(folder), locked_folder(folder, wait_seconds=RUN_WAIT_SECONDS):
-        return create_run(folder, new_config, environment, fill)
+        return create_run(folder, new_config, environment, fill, made)
 
 
 def _on_level(config: RunConfig, network: Network, settings: dict[str, Any]) -> RunConfig:
