@@ -20,6 +20,7 @@ from pdecnn.experiments.signals import Interrupted
 from pdecnn.learning.step import TrainingStep
 from pdecnn.reports.console import ConsoleListener
 from tests.runs import call, fingerprint, modification_times, small_config, small_options
+from tests.umask import mode, user_mask
 
 FIGURES = ("convergence", "confusion", "predictions")
 
@@ -99,6 +100,14 @@ def test_train_quiet_says_nothing(run_command, tmp_path):
     done = run_command("train", "--resume", "--json", *options)
     assert json.loads(done.stdout)["epochs"] == 1
     assert done.stderr == ""
+
+
+def test_under_umask_077_a_run_is_for_the_user_alone(run_command, tmp_path):
+    with user_mask(0o077):
+        run_command("train", "--output", tmp_path / "run", *small_options(training__epochs=1))
+    paths = [path for path in (tmp_path / "run").rglob("*") if not path.is_symlink()]
+    assert (tmp_path / "run" / "figures" / "confusion.png") in paths
+    assert {path: oct(mode(path)) for path in paths if mode(path) & 0o077} == {}
 
 
 def test_resuming_a_finished_run_changes_no_file(run_command, trained):
