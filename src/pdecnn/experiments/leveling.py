@@ -94,20 +94,20 @@ def compare_levels(
 ) -> dict[str, Any]:
     """Test accuracy, loss and images a second of a run, those of its original beside them.
 
-    Each is tested on images as it reads them, image files in its own size; both are timed on the
-    same ones.
+    Each is tested in its own precision on images as it reads them, image files in its own size;
+    both are timed on the same ones, with the original's number of threads.
     """
     where = resolve_device(device)
-    networks, tests = {}, {}
+    networks, tests, trainings = {}, {}, {}
     for name, one, which in (("run", run, "best"), ("original", as_run(original), weights)):
-        network, test, training = read_run(one, data, weights=which)
+        network, test, trainings[name] = read_run(one, data, weights=which)
         networks[name], tests[name] = network.to(where), test.to(where)
-    precision = training.precision
-    with cpu_threads(training.num_threads):
-        speeds = images_per_second(networks, tests["original"], precision=precision)
+    precisions = {name: training.precision for name, training in trainings.items()}
+    with cpu_threads(trainings["original"].num_threads):
+        speeds = images_per_second(networks, tests["original"], precisions=precisions)
         figures = {
             name: {
-                **evaluate_network(network, tests[name], precision=precision).to_dict(),
+                **evaluate_network(network, tests[name], precision=precisions[name]).to_dict(),
                 "images_per_second": speeds[name],
                 "num_weights": network.num_weights,
             }
@@ -117,13 +117,13 @@ def compare_levels(
 
 
 def images_per_second(
-    networks: Mapping[str, Network], test: ImageSet, *, precision: str
+    networks: Mapping[str, Network], test: ImageSet, *, precisions: Mapping[str, str]
 ) -> dict[str, float]:
     """How fast each network classifies images, eagerly and measured in turn."""
     images = test.images[:_NUM_TIMED]
-    batch_size = min(len(images), 250)
+    measure = partial(class_scores, images=images, batch_size=min(len(images), 250))
     calls = {
-        name: partial(class_scores, network, images, batch_size=batch_size, precision=precision)
+        name: partial(measure, network, precision=precisions[name])
         for name, network in networks.items()
     }
     timings = time_in_turn(
