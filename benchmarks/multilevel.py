@@ -370,7 +370,7 @@ def coarsen_all(
             network.save_pretrained(start)
             tunings[file_name(variant, name)] = tuning(config, network, start)
         networks = {variant: network.to(device) for variant, network in networks.items()}
-        speeds = images_per_second(networks, test, precision=precision)
+        speeds = images_per_second(networks, test, precisions=dict.fromkeys(networks, precision))
         for variant, network in networks.items():
             evaluation = evaluate_network(network, test, precision=precision)
             row = {"network": name, "variant": variant, "test_accuracy": evaluation.accuracy}

@@ -94,7 +94,7 @@ def make_results(plan, runs, without=()):
     for several in plan.experiments.values():
         for experiment in several:
             for seed in range(plan.num_seeds):
-                name = plan.trained[experiment].run_name(seed)
+                name = plan.trained[experiment].run_name(seed, quick=plan.quick)
                 if name in plan.runs and name not in without and not (runs / name).exists():
                     accuracy, loss = accuracy_of(experiment, seed), 0.49 + 0.02 * seed
                     make_result(runs / name, plan.runs[name], accuracy, loss=loss)

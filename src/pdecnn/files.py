@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -22,18 +23,28 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     if os.path.isfile(path) and path.read_bytes() == content:
         return
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = temporary_beside(path)
+    descriptor = new_file(temporary)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name in the same folder that nothing has, for what is to take the path's place."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
+def new_file(path: Path) -> int:
+    """The descriptor of a new file; the user's umask says who may read it, unlike with mkstemp."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def write_all(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:

@@ -61,6 +61,19 @@ def cifar10(tmp_path):
 # ------------------------------------------------------------------ data: exit code 3
 
 
+def test_data_that_the_recipe_does_not_read_trains_nothing(refused, cifar10, trained, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    line = refused(2, "train", "--data", cifar10)
+    assert line.startswith("pdecnn: hamiltonian_digits, the recipe if none is named, trains on ")
+    assert "name one that does: hamiltonian_cifar10, parabolic_cifar10, " in line
+    assert "no such file or folder" in refused(3, "train", "--data", "nowhere")
+    line = refused(2, "train", "parabolic_digits", "--data", cifar10)
+    assert "parabolic_digits trains on digits that are built in and does not read" in line
+    assert "leave out --data" in refused(2, "evaluate", trained.folder, "--data", cifar10)
+    assert "leave out --data" in refused(2, "report", trained.folder, "--data", cifar10)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_the_small_cifar10_itself_is_fine(cifar10, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pdecnn.reports.draw_run_figures", lambda run: [])

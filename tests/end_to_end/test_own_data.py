@@ -75,7 +75,9 @@ def test_grey_images_and_another_number_of_classes(commands, tmp_path):
     [
         (["data.size=none"], "data.size must be set"),
         (["data.channels=2"], "data.channels must be 1"),
-        (["data.name=digits", "data.stream=true"], "data.stream is for data of one's own"),
+        (["data.name=cifar10", "data.stream=true"], "data.stream is for data of one's own"),
+        (["data.name=cifar10", "data.channels=1"], "data.channels is for image files of one's own"),
+        (["data.name=digits"], "'digits' is built in and reads no folder; leave out --data"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(commands, settings, message):

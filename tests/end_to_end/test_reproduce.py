@@ -37,6 +37,8 @@ def test_a_figure_from_data_to_picture(run_command, tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0].endswith("runs: 0 finished before, 6 to go, 1 at a time on cpu")
     assert len(lines) == 1 + 6 + 1
+    # Wherever a run is named after a data set it says that digits stand in for it.
+    assert done.stdout.count("cifar") == done.stdout.count("_digits-for-cifar") == 6
     files = ["figure4.png", "figure4.svg", "figure4.md", "README.md"]
     assert lines[-1] == f"in {tmp_path / 'out'}: {', '.join(files)}"
     assert names(tmp_path / "out") == sorted([*files, "runs"])
@@ -45,7 +47,7 @@ def test_a_figure_from_data_to_picture(run_command, tmp_path):
     paths = [str(tmp_path / "out" / name) for name in files]
     assert json.loads(again.stdout) == {"files": paths, "failures": {}}
     # A run damaged since then is told, and the figure is drawn without it.
-    damaged = "parabolic_cifar10-seed0"
+    damaged = "parabolic_digits-for-cifar10-seed0"
     (tmp_path / "out" / "runs" / damaged / "environment.json").write_text('{"versions": ')
     done = run_command(*options, "--quiet", "--json", "--device", "cpu")
     assert done.code == 1
@@ -66,24 +68,21 @@ def test_an_empty_choice_is_refused(run_command, tmp_path, option):
 
 def test_a_failed_run_is_reported_and_the_rest_is_drawn(run_command, tmp_path):
     output = tmp_path / "out"
-    broken = output / "runs" / "hamiltonian_cifar10-seed0"
+    broken = output / "runs" / "hamiltonian_digits-for-cifar10-seed0"
     broken.mkdir(parents=True)
     (broken / "foreign").write_text("")
     options = ("--datasets", "cifar10", "--dynamics", "hamiltonian,parabolic", "--quiet", *TINY)
     done = run_command("reproduce", "table1", "--quick", "--output", output, *options)
     assert (done.code, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("pdecnn: hamiltonian_cifar10-seed0 failed: ")
+    assert line.startswith(f"pdecnn: {broken.name} failed: ")
     assert "holds other files" in line
     rows = table_rows(output)
     assert [(row["network"], row["seeds"]) for row in rows] == [
         ("parabolic", "1"),
         ("hamiltonian", "0"),
     ]
-    assert (
-        "`hamiltonian_cifar10-seed0`: " + line.split("failed: ")[1]
-        in (output / "README.md").read_text()
-    )
+    assert f"`{broken.name}`: " + line.split("failed: ")[1] in (output / "README.md").read_text()
     # The cause removed, the same command does what is left.
     (broken / "foreign").unlink()
     done = run_command("reproduce", "table1", "--quick", "--output", output, *options)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import pdecnn
-from pdecnn.errors import BusyError, CheckpointError
+from pdecnn.errors import BusyError, CheckpointError, ConfigError
 from pdecnn.experiments import folder_lock, opening
 from pdecnn.experiments.folder_lock import LOCK, locked_folder
 from pdecnn.experiments.leveling import coarsen_run
@@ -219,8 +219,13 @@ def test_a_lock_is_no_way_out_of_the_folder(tmp_path):
     (tmp_path / "thesis.txt").write_text("x")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / LOCK).symlink_to(tmp_path / "thesis.txt")
-    with pytest.raises(CheckpointError, match="cannot be used"):
+    with pytest.raises(ConfigError, match="holds other files"):
         pdecnn.train(small_config(), output=tmp_path / "run")
+    with (
+        pytest.raises(OSError, match="symbolic links"),
+        locked_folder(tmp_path / "run", wait_seconds=0),
+    ):
+        pass
     assert (tmp_path / "thesis.txt").read_text() == "x"
 
 

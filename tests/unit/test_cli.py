@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from pdecnn.experiments.signals import Interrupted
 from pdecnn.learning.step import TrainingStep
 from pdecnn.reports.console import ConsoleListener
 from tests.runs import call, fingerprint, modification_times, small_config, small_options
+from tests.umask import mode, user_mask
 
 FIGURES = ("convergence", "confusion", "predictions")
 
@@ -99,6 +101,14 @@ def test_train_quiet_says_nothing(run_command, tmp_path):
     done = run_command("train", "--resume", "--json", *options)
     assert json.loads(done.stdout)["epochs"] == 1
     assert done.stderr == ""
+
+
+def test_under_umask_077_a_run_is_for_the_user_alone(run_command, tmp_path):
+    with user_mask(0o077):
+        run_command("train", "--output", tmp_path / "run", *small_options(training__epochs=1))
+    paths = [path for path in (tmp_path / "run").rglob("*") if not path.is_symlink()]
+    assert (tmp_path / "run" / "figures" / "confusion.png") in paths
+    assert {path: oct(mode(path)) for path in paths if mode(path) & 0o077} == {}
 
 
 def test_resuming_a_finished_run_changes_no_file(run_command, trained):
@@ -213,7 +223,26 @@ def test_train_works_without_tensorboard(run_command, tmp_path, monkeypatch):
     assert run_command("train", "--quiet", "--output", tmp_path / "run", *options).code == 0
 
 
-def test_skipped_steps_are_shown_on_a_terminal_too(tmp_path):
+class Screen(io.StringIO):
+    """Stands for a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_a_terminal_that_can_draw_no_bar_gets_a_plain_line_an_epoch(tmp_path, monkeypatch, term):
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr("sys.stdout", Screen())
+    config = small_config(training__epochs=2, data__fraction=0.1)
+    pdecnn.train(config, output=tmp_path / "run", listener=ConsoleListener())
+    lines = sys.stdout.getvalue().splitlines()
+    assert [line[:9] for line in lines[1:]] == ["epoch   1", "epoch   2"]
+    assert "\x1b" not in sys.stdout.getvalue()
+
+
+def test_skipped_steps_are_shown_on_a_terminal_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     screen = io.StringIO()
     listener = ConsoleListener()
     listener.console = Console(file=screen, force_terminal=True, highlight=False)

@@ -2,12 +2,19 @@
 
 import json
 import os
-import stat
 
 import pytest
 
 from pdecnn.errors import CheckpointError
-from pdecnn.files import MANIFEST, verify_manifest, write_atomically, write_json, write_manifest
+from pdecnn.files import (
+    MANIFEST,
+    replace_together,
+    verify_manifest,
+    write_atomically,
+    write_json,
+    write_manifest,
+)
+from tests.umask import mode, user_mask
 
 
 @pytest.fixture
@@ -24,10 +31,17 @@ def test_a_write_leaves_one_readable_file(tmp_path):
     write_atomically(path, b"two")
     assert path.read_bytes() == b"two"
     assert os.listdir(tmp_path) == ["file"]
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-@pytest.mark.parametrize("function", ["replace", "fsync", "chmod"])
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o027])
+def test_who_may_read_a_file_is_for_the_umask_to_say(tmp_path, umask):
+    with user_mask(umask):
+        write_atomically(tmp_path / "alone", b"x")
+        replace_together(tmp_path, {"a": b"x", "b": b"y"}, removed_first=())
+    assert {mode(path) for path in tmp_path.iterdir()} == {0o666 & ~umask}
+
+
+@pytest.mark.parametrize("function", ["replace", "fsync"])
 def test_a_failed_write_leaves_the_old_file_and_no_temporary(tmp_path, monkeypatch, function):
     path = tmp_path / "file"
     write_atomically(path, b"old")

@@ -23,14 +23,17 @@ class ArrayForm(NamedTuple):
 
     channels: int
     num_classes: int
+    dimension: int
+    """1 for signals, 2 for images, 3 for volumes."""
 
 
 def array_form(place: Path | str) -> ArrayForm:
-    """The channels and classes of the arrays there, without reading them all."""
+    """The channels, classes and dimension of the arrays there, without reading them all."""
     files = ArrayFiles(Path(place))
     parts = _find_parts(files)
     x = next(iter(parts.values()))[0]
-    return ArrayForm(_with_channels(files.shape(x), files.path(x))[1], len(_class_names(files)))
+    _, channels, *spatial = _with_channels(files.shape(x), files.path(x))
+    return ArrayForm(channels, len(_class_names(files)), len(spatial))
 
 
 def read_arrays(place: Path | str, *, stream: bool | None = None) -> DataSet:

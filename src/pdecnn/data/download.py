@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -59,11 +60,13 @@ class _Download:
         del pooch
         import requests
 
+        if isinstance(output_file, str):
+            os.unlink(output_file)  # pooch's own, which no umask lets others read
         with (
             requests.get(
                 url, stream=True, timeout=_TIMEOUT_SECONDS, headers={"Accept-Encoding": "identity"}
             ) as response,
-            open(output_file, "wb") if isinstance(output_file, str) else output_file as stream,
+            open(output_file, "xb") if isinstance(output_file, str) else output_file as stream,
         ):
             response.raise_for_status()
             done, total = 0, self.published.num_bytes

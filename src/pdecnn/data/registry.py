@@ -1,5 +1,7 @@
 """The data sets a config can name: those of Section 5, the digits, and the user's own."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from pdecnn.data.array_files import KINDS
@@ -60,12 +62,40 @@ def read_dataset(
 
 
 def own_form(name: str, folder: Path | str | None, *, channels: int = 3) -> ArrayForm:
-    """The channels and classes of data of one's own, found without reading all of it."""
+    """The channels, classes and dimension of data of one's own, without reading all of it."""
     if folder is None:
         raise DataError(_wanted(name))
     if name == "images":
-        return ArrayForm(channels, len(image_classes(folder)))
+        return ArrayForm(channels, len(image_classes(folder)), 2)
     return array_form(folder)
+
+
+def recognize(place: Path) -> dict[str, int]:
+    """The data sets that `place` may hold, by name, with their dimensions; {}: none that is known.
+
+    A DataError says what is wrong with arrays, or that nothing is there.
+    """
+    if not os.path.exists(place):
+        raise DataError(f"{place}: no such file or folder; pass the place where the data lies")
+    if place.suffix in (".npz", ".safetensors") or any(place.glob("*.npy")):
+        return {"arrays": array_form(place).dimension}
+    found = {
+        name: 2
+        for name, versions in PUBLISHED.items()
+        if any(_holds(where, versions) for where in (place, place / name) if where.exists())
+    }
+    if not found and place.is_dir():
+        with suppress(DataError):
+            image_classes(place)
+            found = {"images": 2}
+    return found
+
+
+def _holds(place: Path, versions: tuple[PublishedFolder, ...]) -> bool:
+    archives = {version.archive for known in PUBLISHED.values() for version in known}
+    if place.name in archives:
+        return any(version.archive == place.name for version in versions)
+    return any(version.find(place) is not None for version in versions)
 
 
 def _wanted(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_file import MAX_PIXELS
-from pdecnn.data.registry import DATASETS, OWN
+from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.experiments.settings import convert
 from pdecnn.learning.training_config import TrainingConfig
@@ -15,6 +15,7 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
 
 GROUPS = ("network", "data", "training")
+VALIDATION_FRACTION = 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +34,7 @@ class DataConfig:
     """The side images are resized to; None: as they come."""
     fraction: float = 1.0
     """The share of the training images that is used, class-balanced."""
-    validation_fraction: float = 0.2
+    validation_fraction: float = VALIDATION_FRACTION
     """The share of the published training images that is held out for validation."""
     flip: bool = True
     """Whether images are mirrored at random."""
@@ -50,10 +51,7 @@ class DataConfig:
         self._check_size()
         if self.channels not in (1, 3):
             raise ConfigError(f"data.channels must be 1 (grey) or 3, found {self.channels}")
-        if self.stream is not None and self.name not in OWN:
-            raise ConfigError(
-                f"data.stream is for data of one's own ({', '.join(OWN)}), found {self.name!r}"
-            )
+        self._check_use()
         if not 0 < self.fraction <= 1:
             raise ConfigError(f"data.fraction must be in (0, 1], found {self.fraction}")
         if not 0 < self.validation_fraction < 1:
@@ -65,6 +63,23 @@ class DataConfig:
         if self.pooling < 1:
             raise ConfigError(f"data.pooling must be at least 1, found {self.pooling}")
         self.augmentation()
+
+    def _check_use(self) -> None:
+        """Refuse what would be ignored."""
+        if self.folder is not None and not needs_folder(self.name):
+            raise ConfigError(
+                f"data set {self.name!r} is built in and reads no folder; leave out --data or "
+                f"data.folder, found {self.folder}"
+            )
+        if self.channels != 3 and self.name != "images":
+            raise ConfigError(
+                f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
+                f"found {self.channels}"
+            )
+        if self.stream is not None and self.name not in OWN:
+            raise ConfigError(
+                f"data.stream is for data of one's own ({', '.join(OWN)}), found {self.name!r}"
+            )
 
     def _check_size(self) -> None:
         if self.size is not None and self.size < 1:

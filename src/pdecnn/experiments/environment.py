@@ -2,8 +2,10 @@
 
 import os
 import platform
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -142,17 +144,29 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
-def _commit() -> str | None:
-    """The commit of the source tree this module lies in, with '+' where it has changes."""
+def _commit(package: Path = Path(__file__).parents[1]) -> str | None:
+    """The commit of the repository of the package's source, with '+' where it has changes.
+
+    An installed package has none, whatever repository its environment lies in.
+    """
+    top = package.parents[1]
     try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"],
-            cwd=Path(__file__).parent,
+        project = tomllib.loads((top / "pyproject.toml").read_text(encoding="utf-8"))
+        if package != top / "src" / "pdecnn" or project["project"]["name"] != "pdecnn":
+            return None
+        # Not `git describe`, which rewrites the index of the repository.
+        status = subprocess.run(
+            ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-uno"],
+            cwd=top,
+            env={k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+            | {"GIT_CEILING_DIRECTORIES": str(top.parent)},
             capture_output=True,
             text=True,
             timeout=10,
             check=True,
         )
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError):
         return None
-    return described.stdout.strip()
+    commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", status.stdout, re.MULTILINE)
+    is_changed = any(not line.startswith("#") for line in status.stdout.splitlines())
+    return f"{commit[1]}{'+' * is_changed}" if commit else None

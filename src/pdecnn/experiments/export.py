@@ -8,7 +8,6 @@ import io
 import json
 import logging
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,7 +22,7 @@ from torch.export import Dim, ExportedProgram
 from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.errors import ConfigError, ExportError, system_errors_as, unknown_name
 from pdecnn.experiments.weights import load
-from pdecnn.files import sync_folder
+from pdecnn.files import new_file, sync_folder, temporary_beside
 from pdecnn.networks.network import Network
 from pdecnn.networks.pixel_network import PixelNetwork
 from pdecnn.pde.block import Block
@@ -70,7 +69,6 @@ def export_run(
         with _writing_to(file.parent):
             with temporary.open("rb") as stream:
                 os.fsync(stream.fileno())
-            os.chmod(temporary, 0o644)
             os.replace(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
@@ -246,11 +244,11 @@ def _random_shapes(network: Network, generator: torch.Generator) -> list[tuple[i
 
 
 def _temporary_beside(file: Path) -> Path:
-    folder, stem = file.parent, f".{file.stem}."
-    with _writing_to(folder):
-        descriptor, name = tempfile.mkstemp(dir=folder, prefix=stem, suffix=file.suffix)
-    os.close(descriptor)
-    return Path(name)
+    # What writes and reads it goes by its suffix.
+    temporary = Path(f"{temporary_beside(file)}{file.suffix}")
+    with _writing_to(file.parent):
+        os.close(new_file(temporary))
+    return temporary
 
 
 def _writing_to(folder: Path) -> AbstractContextManager[None]:

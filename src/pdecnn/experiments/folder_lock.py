@@ -21,6 +21,7 @@ RUN_WAIT_SECONDS = 5.0
 """How long a run waits for a process that is just ending, as before a restart."""
 _POLL_SECONDS = 0.1
 _MOST_BYTES_SHOWN = 100
+_PREFIX = "process "
 
 
 def ignore() -> None:
@@ -73,7 +74,7 @@ def _try(path: Path, folder: Path) -> int | None:
         if _is_there(path, descriptor):
             with suppress(OSError):  # a full disk: only the message would have been clearer
                 os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                os.write(descriptor, f"{_PREFIX}{os.getpid()} on {socket.gethostname()}\n".encode())
             return descriptor
     except BlockingIOError:
         pass
@@ -95,11 +96,21 @@ def _is_there(path: Path, descriptor: int) -> bool:
     return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
 
 
+def is_lock(path: Path) -> bool:
+    """Whether there is a lock of a process, alive or killed, and not another program's file."""
+    text = _content(path)
+    return path.is_file() and not path.is_symlink() and (not text or text.startswith(_PREFIX))
+
+
 def _holder(path: Path) -> str:
     """Who has the lock, as far as the file tells."""
+    text = _content(path)
+    return text if text.startswith(_PREFIX) and text.isprintable() else "another process"
+
+
+def _content(path: Path) -> str:
     try:
         with path.open("rb") as stream:
-            text = stream.read(_MOST_BYTES_SHOWN).decode(errors="replace").strip()
+            return stream.read(_MOST_BYTES_SHOWN).decode(errors="replace").strip()
     except OSError:
-        text = ""
-    return text if text.startswith("process ") and text.isprintable() else "another process"
+        return ""

@@ -23,8 +23,8 @@ from pdecnn.experiments.runs import (
     Run,
     as_run,
     check_free,
+    choose_folder,
     create_run,
-    fresh_folder,
 )
 from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.networks.multilevel import (
@@ -94,20 +94,20 @@ def compare_levels(
 ) -> dict[str, Any]:
     """Test accuracy, loss and images a second of a run, those of its original beside them.
 
-    Each is tested on images as it reads them, image files in its own size; both are timed on the
-    same ones.
+    Each is tested in its own precision on images as it reads them, image files in its own size;
+    both are timed on the same ones, with the original's number of threads.
     """
     where = resolve_device(device)
-    networks, tests = {}, {}
+    networks, tests, trainings = {}, {}, {}
     for name, one, which in (("run", run, "best"), ("original", as_run(original), weights)):
-        network, test, training = read_run(one, data, weights=which)
+        network, test, trainings[name] = read_run(one, data, weights=which)
         networks[name], tests[name] = network.to(where), test.to(where)
-    precision = training.precision
-    with cpu_threads(training.num_threads):
-        speeds = images_per_second(networks, tests["original"], precision=precision)
+    precisions = {name: training.precision for name, training in trainings.items()}
+    with cpu_threads(trainings["original"].num_threads):
+        speeds = images_per_second(networks, tests["original"], precisions=precisions)
         figures = {
             name: {
-                **evaluate_network(network, tests[name], precision=precision).to_dict(),
+                **evaluate_network(network, tests[name], precision=precisions[name]).to_dict(),
                 "images_per_second": speeds[name],
                 "num_weights": network.num_weights,
             }
@@ -117,13 +117,13 @@ def compare_levels(
 
 
 def images_per_second(
-    networks: Mapping[str, Network], test: ImageSet, *, precision: str
+    networks: Mapping[str, Network], test: ImageSet, *, precisions: Mapping[str, str]
 ) -> dict[str, float]:
     """How fast each network classifies images, eagerly and measured in turn."""
     images = test.images[:_NUM_TIMED]
-    batch_size = min(len(images), 250)
+    measure = partial(class_scores, images=images, batch_size=min(len(images), 250))
     calls = {
-        name: partial(class_scores, network, images, batch_size=batch_size, precision=precision)
+        name: partial(measure, network, precision=precisions[name])
         for name, network in networks.items()
     }
     timings = time_in_turn(
@@ -163,7 +163,7 @@ def _begin_run(
     with usable(RUNS if output is None else Path(output)):
         if output is not None:
             check_free(Path(output))
-        folder = fresh_folder(config.recipe) if output is None else Path(output)
+        folder, made = choose_folder(None if output is None else Path(output), config.recipe)
     new_config = replace(config, initial=str((folder / INITIAL).absolute()))
     environment = describe_environment(torch.device("cpu"), config.seed)
 
@@ -173,7 +173,7 @@ def _begin_run(
             run.link(which, folder / INITIAL)
 
     with usable(folder), locked_folder(folder, wait_seconds=RUN_WAIT_SECONDS):
-        return create_run(folder, new_config, environment, fill)
+        return create_run(folder, new_config, environment, fill, made)
 
 
 def _on_level(config: RunConfig, network: Network, settings: dict[str, Any]) -> RunConfig:

@@ -17,7 +17,7 @@ from pdecnn.experiments.config import (
 from pdecnn.experiments.environment import describe_environment
 from pdecnn.experiments.folder_lock import RUN_WAIT_SECONDS, locked_folder
 from pdecnn.experiments.listener import Listener
-from pdecnn.experiments.runs import RUNS, Run, check_free, create_run, fresh_folder, is_run
+from pdecnn.experiments.runs import RUNS, Run, check_free, choose_folder, create_run, is_run
 from pdecnn.learning.distributed import num_ranks
 from pdecnn.learning.precision import AUTO, resolve_precision
 
@@ -38,7 +38,7 @@ def open_run(
     No other process has its folder while `held` is open, unless the run is finished.
     """
     with usable(folder or RUNS):
-        folder = fresh_folder(config.recipe) if folder is None else folder
+        folder, made = choose_folder(folder, config.recipe)
     run = _existing_run(folder, config, resume)
     if run is None or not run.is_finished:
         with usable(folder):
@@ -47,7 +47,7 @@ def open_run(
     is_new = run is None
     if run is None:
         config = _with_precision(config, resolve_precision(AUTO, device))
-        run = _new_run(folder, config, device)
+        run = _new_run(folder, config, device, made)
         if resume:
             listener.note(f"no run to resume yet; starting {config.recipe} anew")
     elif run.is_finished:
@@ -60,6 +60,7 @@ def open_run(
     return {
         "folder": str(run.folder),
         "is_new": is_new,
+        "made": [str(path) for path in made],
         "finished": not is_new and run.is_finished,
         "config": run.config.to_dict(),
     }
@@ -72,9 +73,10 @@ def agreed_config(config: RunConfig, opened: dict[str, Any]) -> RunConfig:
     return replace(stored, data=config.data, training=config.training)
 
 
-def _new_run(folder: Path, config: RunConfig, device: torch.device) -> Run:
+def _new_run(folder: Path, config: RunConfig, device: torch.device, made: list[Path]) -> Run:
     with usable(folder):
-        return create_run(folder, config, describe_environment(device, config.seed))
+        environment = describe_environment(device, config.seed)
+        return create_run(folder, config, environment, made=made)
 
 
 def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:

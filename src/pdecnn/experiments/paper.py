@@ -69,10 +69,11 @@ class Experiment(NamedTuple):
     percentage: int | None = None
     """Train on so much of the training images, without augmentation; None: as in Table 1."""
 
-    def run_name(self, seed: int) -> str:
+    def run_name(self, seed: int, *, quick: bool = False) -> str:
         """The folder of the run with that seed, but where it is that of an equal experiment."""
+        data = f"digits-for-{self.dataset}" if quick else self.dataset
         amount = "" if self.percentage is None else f"-{self.percentage}percent"
-        return f"{self.dynamics}_{self.dataset}{amount}-seed{seed}"
+        return f"{self.dynamics}_{data}{amount}-seed{seed}"
 
     @property
     def whole(self) -> "Experiment":
@@ -100,11 +101,11 @@ class Plan:
     def run_names(self, target: str, one: Experiment) -> list[str]:
         """The runs by which a target shows an experiment, in the order of the seeds."""
         num_seeds = self.num_seeds if TARGETS[target].all_seeds else 1
-        return [self.trained[one].run_name(seed) for seed in range(num_seeds)]
+        return [self.trained[one].run_name(seed, quick=self.quick) for seed in range(num_seeds)]
 
     def config(self, one: Experiment) -> RunConfig:
         """How the experiment is trained with the first seed."""
-        return self.runs[self.trained[one].run_name(0)]
+        return self.runs[self.trained[one].run_name(0, quick=self.quick)]
 
     def percentage(self, one: Experiment) -> float:
         """How much of the published training images it is trained on."""
@@ -146,7 +147,8 @@ def make_plan(
     for seed in range(num_seeds):
         for name, several in experiments.items():
             for one in several if seed == 0 or TARGETS[name].all_seeds else ():
-                runs[trained[one].run_name(seed)] = replace(configs[one], seed=seed)
+                name = trained[one].run_name(seed, quick=quick)
+                runs[name] = replace(configs[one], seed=seed)
     return Plan(
         experiments=experiments,
         trained=trained,

@@ -14,7 +14,7 @@ from pdecnn.data.split import balanced_fraction, balanced_split
 from pdecnn.data.statistics import channel_statistics
 from pdecnn.data.stored_images import StoredImages
 from pdecnn.errors import ConfigError, DataError
-from pdecnn.experiments.config import DataConfig, RunConfig
+from pdecnn.experiments.config import VALIDATION_FRACTION, DataConfig, RunConfig
 from pdecnn.experiments.recipes import recipe
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
@@ -68,6 +68,11 @@ def read_splits(config: DataConfig, seed: int) -> Splits:
     if validation is None:
         kept, held_out = balanced_split(train.labels, config.validation_fraction, seed=seed)
         train, validation = train.subset(kept), train.subset(held_out)
+    elif config.validation_fraction != VALIDATION_FRACTION:
+        raise ConfigError(
+            f"the data has validation samples of its own; leave out data.validation_fraction, "
+            f"found {config.validation_fraction}"
+        )
     if config.fraction < 1:
         train = train.subset(balanced_fraction(train.labels, config.fraction, seed=seed))
     return Splits(train, validation, data.test)

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pdecnn.data.array_files import KINDS
+from pdecnn.data.registry import needs_folder, recognize
 from pdecnn.errors import ConfigError
 from pdecnn.experiments.config import RunConfig
-from pdecnn.experiments.recipes import DEFAULT_RECIPE, recipe
+from pdecnn.experiments.recipes import DEFAULT_RECIPE, list_recipes, recipe
 from pdecnn.experiments.runs import Run, is_run, newest_folder
 from pdecnn.experiments.settings import parse_assignment, read_settings
 
@@ -49,7 +51,31 @@ def resolve_run(
     folder = settings.get("data.folder")
     if isinstance(folder, str) and folder != "none":  # found from any working directory later
         settings["data.folder"] = str(Path(folder).absolute())
+        if "data.name" not in settings and not needs_folder(base.data.name):
+            raise ConfigError(_unread(base.recipe, Path(folder)))
     return base.with_settings(settings), output
+
+
+def _unread(name: str, place: Path) -> str:
+    """What to say of data for a recipe that reads none: which ones read what lies there."""
+    said = ", the recipe if none is named," if name == DEFAULT_RECIPE else ""
+    said = f"{name}{said} trains on digits that are built in and does not read {place}"
+    found, remark = recognize(place), ""
+    fitting = [one for one in list_recipes() if _reads(recipe(one), found)]
+    if found == {"arrays": 2}:  # which have no recipe of their own
+        fitting, remark = list_recipes("*_images"), " with --set data.name=arrays"
+    if not fitting:
+        return (
+            f"{said}; no recipe reads what lies there: it is neither a folder with one of images "
+            f"for each class, nor arrays x and y ({KINDS}), nor a data set of the paper as "
+            f"published"
+        )
+    return f"{said}; name one that does: {', '.join(fitting)}{remark}"
+
+
+def _reads(config: RunConfig, found: dict[str, int]) -> bool:
+    is_single = config.training.num_levels == 1
+    return is_single and found.get(config.data.name) == config.network.dimension
 
 
 def _base(name: str | None) -> tuple[RunConfig, dict[str, Any]]:

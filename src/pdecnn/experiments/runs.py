@@ -14,14 +14,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.experiments.config import RunConfig, run_config_from_dict
-from pdecnn.experiments.folder_lock import LOCK
+from pdecnn.experiments.folder_lock import LOCK, is_lock
 from pdecnn.files import sync_folder, write_atomically, write_json
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 
@@ -153,15 +153,14 @@ class Run:
         os.replace(temporary, self.folder / which)
         sync_folder(self.folder)
 
-    def discard(self) -> None:
-        """Take back a run that was only just made."""
+    def discard(self, made: Iterable[Path]) -> None:
+        """Take back a run that was only just made, and the folders made for it, innermost first."""
         for name in (CONFIG, ENVIRONMENT, DATA, LOCK, *WEIGHTS):
             (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.folder / INITIAL, ignore_errors=True)
         with suppress(OSError):  # what is not empty is not ours alone
-            self.folder.rmdir()
-            if self.folder.parent == RUNS:
-                RUNS.rmdir()
+            for folder in made:
+                folder.rmdir()
 
     def prune(self, best_epoch: int) -> None:
         """Keep the best checkpoint and the last two; drop interrupted ones and crash leftovers."""
@@ -222,9 +221,12 @@ def check_free(folder: Path) -> None:
         raise ConfigError(
             f"{folder} holds a run already; pass --resume to go on with it, or another --output"
         )
-    # What a run killed while it was made may have left does not count.
-    made = (ENVIRONMENT, f".{ENVIRONMENT}.", f".{CONFIG}.", LOCK)
-    if folder.is_dir() and not all(path.name.startswith(made) for path in folder.iterdir()):
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    # A run killed while it was made leaves its lock, and with it what it had begun to write.
+    if is_lock(folder / LOCK):
+        begun = (f".{ENVIRONMENT}.", f".{CONFIG}.")
+        names = {name for name in names - {LOCK, ENVIRONMENT} if not name.startswith(begun)}
+    if names:
         raise ConfigError(f"{folder} holds other files; pass an empty or new folder as --output")
 
 
@@ -233,10 +235,12 @@ def create_run(
     config: RunConfig,
     environment: dict[str, Any],
     fill: Callable[[Run], None] = lambda run: None,
+    made: Iterable[Path] = (),
 ) -> Run:
     """Make a run directory, or nothing; an existing run or foreign files are not touched.
 
-    `fill` puts in what it begins with. The config comes last: it makes the folder a run.
+    `fill` puts in what it begins with. The config comes last: it makes the folder a run. `made`
+    are folders that go with it if it cannot be made.
     """
     check_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -246,9 +250,22 @@ def create_run(
         fill(run)
         write_json(folder / CONFIG, config.to_dict())
     except BaseException:
-        run.discard()
+        run.discard(made)
         raise
     return run
+
+
+def choose_folder(output: Path | None, recipe: str) -> tuple[Path, list[Path]]:
+    """Where a new run is to lie, and the folders that are made for it alone, innermost first."""
+    if output is None:
+        missing = _missing(RUNS)
+        folder = fresh_folder(recipe)
+        return folder, [folder, *missing]
+    return output, _missing(output)
+
+
+def _missing(folder: Path) -> list[Path]:
+    return [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
 
 
 def fresh_folder(recipe: str, root: Path = RUNS) -> Path:

@@ -86,9 +86,10 @@ def train(
                 )
                 run = Run(opened["folder"], elsewhere=not ranks.is_first)
                 if not opened["finished"]:
-                    config, is_new = agreed_config(config, opened), opened["is_new"]
+                    config = agreed_config(config, opened)
                     take = partial(take_initial, _initial(run, config), foreign, listener.note)
-                    _go_on(run, config, where, is_new, signals, listener, ranks, take)
+                    made = [Path(path) for path in opened["made"]] if opened["is_new"] else None
+                    _go_on(run, config, where, made, signals, listener, ranks, take)
     return run
 
 
@@ -102,13 +103,16 @@ def _go_on(
     run: Run,
     config: RunConfig,
     where: torch.device,
-    is_new: bool,
+    made: list[Path] | None,
     signals: StopSignals,
     listener: Listener,
     ranks: Ranks,
     take: Callable[[Network], None],
 ) -> None:
-    """Train from the newest checkpoint, or the beginning, to the end."""
+    """Train from the newest checkpoint, or the beginning, to the end.
+
+    `made` are the folders made for a new run, None for one that goes on.
+    """
     try:
         splits = ranks.together(partial(_read_data, config, listener))
         prepare = partial(_make_trainer, run, config, splits, where, listener, ranks, take)
@@ -116,8 +120,8 @@ def _go_on(
         first_data = ranks.first(partial(remember_data, run, splits))
         ranks.together(partial(splits.check_same, first_data))
     except Exception as error:
-        if is_new and ranks.is_first and not isinstance(error, Interrupted):
-            run.discard()  # a start that fails for its data or settings leaves nothing behind
+        if made is not None and ranks.is_first and not isinstance(error, Interrupted):
+            run.discard(made)  # a start that fails for its data or settings leaves nothing behind
         raise
     _restore(run, trainer, listener)
     signals.deferred = True

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tempfile
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,14 @@ from torch import Tensor
 
 from pdecnn.checks import is_count
 from pdecnn.errors import CheckpointError, in_one_line
-from pdecnn.files import sync_folder, verify_manifest, write_atomically, write_json, write_manifest
+from pdecnn.files import (
+    sync_folder,
+    temporary_beside,
+    verify_manifest,
+    write_atomically,
+    write_json,
+    write_manifest,
+)
 from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weights, serialize
@@ -32,9 +38,9 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
     if _intact(folder):
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    temporary = temporary_beside(folder)
+    temporary.mkdir()
     try:
-        temporary.chmod(0o755)
         trainer.evaluated.save_pretrained(temporary)
         write_atomically(temporary / TENSORS, serialize(_tensors(trainer)))
         progress = {"format_version": FORMAT_VERSION, "progress": trainer.progress.to_dict()}

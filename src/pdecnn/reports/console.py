@@ -23,12 +23,12 @@ _LARGEST_BAR, _WIDTH_BESIDE_BAR = 20, 73
 
 
 class ConsoleListener(Listener):
-    """A live bar on a terminal, one plain line an epoch elsewhere."""
+    """A live bar on a terminal that can draw it, one plain line an epoch elsewhere."""
 
     def __init__(self, *, to_stderr: bool = False) -> None:
         self.console = Console(stderr=to_stderr, highlight=False, markup=False, emoji=False)
-        # A log has no width to wrap at.
-        self.console.soft_wrap = not self.console.is_terminal
+        # A log, or a terminal that can move no cursor, has no width to wrap at.
+        self.console.soft_wrap = not self.console.is_interactive
         self.trainer: Trainer | None = None
         self.bar: Progress | None = None
         self.last_refresh = 0.0
@@ -46,7 +46,7 @@ class ConsoleListener(Listener):
             f"on {device}{_ranks(trainer)}, seed {trainer.seed}"
         )
         self.begin_time, self.begin_step = monotonic(), trainer.progress.step
-        if self.console.is_terminal:
+        if self.console.is_interactive:
             room = self.console.width - _WIDTH_BESIDE_BAR
             self.bar = Progress(
                 TextColumn("epoch {task.fields[epoch]}"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from pdecnn.data.registry import OWN, needs_folder
 from pdecnn.errors import ConfigError, DataError, DivergedError
-from pdecnn.experiments.config import RunConfig
+from pdecnn.experiments.config import DataConfig, RunConfig
 from pdecnn.experiments.diagnosis import Diagnosis, diagnose
 from pdecnn.experiments.examination import Examination, examine
 from pdecnn.experiments.runs import (
@@ -179,14 +179,26 @@ def _data_of(runs: Sequence[Run], data: Sequence[Path]) -> list[Path | None]:
     """Where the data of each run lie, if the user said."""
     if not data:
         return [None] * len(runs)
-    if len(data) == len(runs):
-        return list(data)
-    if len(data) > 1:
+    configs = [run.config.data for run in runs]
+    if not any(needs_folder(config.name) for config in configs):
+        raise ConfigError("the data of these runs is built in; leave out --data")
+    if len(data) == 1:
+        _check_shared(configs)
+        data = list(data) * len(runs)
+    if len(data) != len(runs):
         raise ConfigError(
             f"--data is given {len(data)} times for {len(runs)} runs; give it once for all runs, "
             f"or once for each in their order"
         )
-    configs = [run.config.data for run in runs]
+    # What is built in has no place.
+    return [
+        where if needs_folder(config.name) else None
+        for where, config in zip(data, configs, strict=True)
+    ]
+
+
+def _check_shared(configs: Sequence[DataConfig]) -> None:
+    """Refuse one place for data of several kinds."""
     kinds = {
         (config.name, config.folder if config.name in OWN else None)
         for config in configs
@@ -197,7 +209,6 @@ def _data_of(runs: Sequence[Run], data: Sequence[Path]) -> list[Path | None]:
         raise ConfigError(
             f"the runs have different data ({names}); give --data once for each run in their order"
         )
-    return [data[0]] * len(runs)
 
 
 def _read_environment(path: Path) -> dict[str, Any]:

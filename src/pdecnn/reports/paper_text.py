@@ -62,7 +62,7 @@ def explain_table(plan: Plan) -> str:
         )
     if NARROW in shown:
         widths = ", ".join(
-            f"{TITLES[one.dataset]} {'-'.join(map(str, plan.config(one).network.channels))}"
+            f"{title(one.dataset, plan)} {'-'.join(map(str, plan.config(one).network.channels))}"
             for one in plan.experiments["table1"]
             if one.dynamics == NARROW
         )

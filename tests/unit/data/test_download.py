@@ -18,6 +18,7 @@ from pdecnn.data.registry import read_dataset
 from pdecnn.errors import ConfigError, DataError
 from tests.published_data import write_archive, write_version
 from tests.runs import call
+from tests.umask import mode, user_mask
 
 
 @pytest.fixture
@@ -78,6 +79,13 @@ def test_an_archive_is_fetched_once_and_read(server, published, tmp_path):
     path.write_bytes(b"damaged")
     assert download("cifar10", tmp_path / "new").read_bytes() == server.content
     assert server.num_requests == 2
+
+
+@pytest.mark.usefixtures("published")
+def test_who_may_read_an_archive_is_for_the_umask_to_say(tmp_path):
+    for umask in (0o077, 0o022):
+        with user_mask(umask):
+            assert mode(download("cifar10", tmp_path / str(umask))) == 0o666 & ~umask
 
 
 def test_another_address_serves_the_same_bytes(server, published, tmp_path, monkeypatch):

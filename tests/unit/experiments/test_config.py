@@ -38,8 +38,8 @@ VALUES = {
     "training.ties": st.sampled_from(["loss", "first"]),
 }
 settings_strategy = st.fixed_dictionaries({}, optional=VALUES)
-# Each of the digits recipes can take all of the settings above.
-recipes = st.sampled_from(["hamiltonian_digits", "parabolic_digits", "resnet_digits"])
+# Each of these recipes can take all of the settings above.
+recipes = st.sampled_from(["hamiltonian_cifar10", "parabolic_cifar10", "resnet_cifar10"])
 
 
 @given(name=recipes, settings=settings_strategy)
@@ -110,6 +110,9 @@ def test_what_is_no_setting_is_refused(key):
         ("seed", True),
         ("seed", "none"),
         ("data.name", "cifar11"),
+        ("data.folder", "somewhere"),
+        ("data.channels", 1),
+        ("data.stream", True),
         ("data.size", 0),
         ("data.fraction", 0),
         ("data.fraction", 1.5),

@@ -1,7 +1,9 @@
 """The environment of a run is recorded, and devices are checked by name."""
 
 import json
+import os
 import platform
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -40,15 +42,82 @@ def test_the_environment_says_nothing_about_other_things():
     assert platform.node() == "" or platform.node() not in hardware["system"].split("-")
 
 
-def test_the_commit_is_that_of_the_source(monkeypatch):
-    found = environment._commit()
-    assert found is None or len(found.rstrip("+")) == 40
+def git(folder, *arguments):
+    identity = ("-c", "user.name=x", "-c", "user.email=x")
+    command = ["git", "-C", folder, *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def repository(folder, package="src/pdecnn", project="pdecnn"):
+    """A repository that holds a package of that name; where the package lies."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    (folder / package).mkdir(parents=True)
+    (folder / package / "__init__.py").write_text("")
+    (folder / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "--message", "x")
+    return folder / package
+
+
+def test_the_commit_is_that_of_the_source(tmp_path):
+    package = repository(tmp_path)
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert environment._commit(package) == commit
+    (tmp_path / "untracked").write_text("")
+    assert environment._commit(package) == commit
+    (package / "__init__.py").write_text("changed")
+    assert environment._commit(package) == f"{commit}+"
+
+
+@pytest.mark.parametrize(
+    ("package", "project"),
+    [
+        (".venv/lib/python3.11/site-packages/pdecnn", "pdecnn"),
+        ("lib/src/pdecnn", "thesis"),
+        ("src/pdecnn", "thesis"),
+        ("src/other", "pdecnn"),
+    ],
+)
+def test_the_commit_is_not_that_of_a_repository_around_the_package(tmp_path, package, project):
+    assert environment._commit(repository(tmp_path, package, project)) is None
+
+
+def test_the_commit_is_not_that_of_a_repository_around_the_source(tmp_path):
+    package = repository(tmp_path / "around", "vendored/src/pdecnn")
+    (tmp_path / "around" / "vendored" / "pyproject.toml").write_text('[project]\nname = "pdecnn"')
+    assert environment._commit(package) is None
+    (tmp_path / "around" / "vendored" / ".git").mkdir()  # git itself would look further up
+    assert environment._commit(package) is None
+
+
+def test_the_commit_is_not_that_of_a_repository_that_git_was_told_of(tmp_path, monkeypatch):
+    package = repository(tmp_path / "ours")
+    repository(tmp_path / "other", project="thesis")
+    git(tmp_path / "other", "commit", "--allow-empty", "--quiet", "--message", "y")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    assert environment._commit(package) == git(
+        tmp_path / "ours", "--git-dir=.git", "rev-parse", "HEAD"
+    )
+
+
+def test_asking_for_the_commit_writes_nothing_to_the_repository(tmp_path):
+    package = repository(tmp_path)
+    os.utime(package / "__init__.py", (1, 1))  # git would note that it has looked
+    before = (tmp_path / ".git" / "index").read_bytes()
+    assert environment._commit(package)
+    assert (tmp_path / ".git" / "index").read_bytes() == before
+
+
+def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
+    package = repository(tmp_path)
 
     def no_git(*arguments, **options):
         raise FileNotFoundError("git")
 
     monkeypatch.setattr(subprocess, "run", no_git)
-    assert environment._commit() is None
+    assert environment._commit(package) is None
 
 
 def test_without_cpuinfo_there_is_still_a_name(monkeypatch):

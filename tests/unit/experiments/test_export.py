@@ -12,6 +12,7 @@ from pdecnn.experiments import export as export_module
 from pdecnn.experiments.export import TOLERANCE, export_run
 from pdecnn.networks.pixel_network import PixelNetwork
 from tests.runs import call
+from tests.umask import mode, user_mask
 
 DYNAMICS = ("parabolic", "hamiltonian", "second_order", "resnet")
 SHAPES = [(1, 4, 4), (2, 5, 8), (5, 17, 9)]
@@ -220,11 +221,11 @@ def test_bad_options_are_refused_before_anything_is_read(
 
 
 def test_a_folder_that_takes_no_file_is_named(tmp_path, monkeypatch):
-    def refuse(**options):
+    def refuse(*arguments):
         raise PermissionError(13, "Permission denied")
 
     saved(tmp_path / "net", "parabolic_digits")
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("os.open", refuse)
     with pytest.raises(ConfigError, match=r"cannot be written to \(Permission denied\)"):
         export_run(tmp_path / "net", tmp_path / "a.pt2", kind="torch-export")
 
@@ -270,4 +271,12 @@ def test_the_command_says_what_the_file_takes_and_gives(tmp_path, capsys, monkey
         "differs by at most 0.0e+00 of the largest score on 4 batches",
     ):
         assert text in done.stdout
-    assert file.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(("kind", "name"), [("onnx", "a.onnx"), ("torch-export", "a.pt2")])
+def test_who_may_read_an_export_is_for_the_umask_to_say(tmp_path, kind, name):
+    saved(tmp_path / "net", "parabolic_digits")
+    for umask in (0o077, 0o022):
+        with user_mask(umask):
+            export_run(tmp_path / "net", tmp_path / name, kind=kind)
+        assert mode(tmp_path / name) == 0o666 & ~umask

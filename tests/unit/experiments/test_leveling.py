@@ -10,6 +10,7 @@ from PIL import Image
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.experiments import leveling
 from pdecnn.experiments.leveling import coarsen_run, compare_levels, refine_run
 from pdecnn.experiments.runs import Run, is_run
 from pdecnn.networks import Network
@@ -58,6 +59,23 @@ def test_figures_stand_beside_those_of_the_original(trained, tmp_path):
     assert figures["original"] | expected == figures["original"]
     assert figures["accuracy"] == pdecnn.evaluate(run, device="cpu")["accuracy"]
     assert figures["images_per_second"] > 0
+
+
+def test_a_new_level_of_another_precision_is_measured_in_its_own(trained, tmp_path, monkeypatch):
+    settings = {"training.precision": "bfloat16"}
+    run = coarsen_run(trained, space=2, output=tmp_path / "new", settings=settings)
+    timed = {}
+    original = leveling.time_in_turn
+
+    def spy(calls, **options):
+        timed.update({name: call.keywords["precision"] for name, call in calls.items()})
+        return original(calls, **options)
+
+    monkeypatch.setattr(leveling, "time_in_turn", spy)
+    figures = compare_levels(run, trained, device="cpu")
+    assert timed == {"run": "bfloat16", "original": trained.config.training.precision}
+    for found, one in ((figures, run), (figures["original"], trained)):
+        assert found | pdecnn.evaluate(one, device="cpu") == found
 
 
 def test_image_files_are_read_in_the_size_of_the_new_level(tmp_path):

@@ -103,11 +103,12 @@ def test_targets_share_their_runs(data):
 def test_experiments_of_equal_configs_share_their_runs(data):
     plan = make_plan("figure3", quick=True)
     # The digits are not augmented: 80 % of them are the run of the table.
-    assert "hamiltonian_stl10-seed0" in plan.runs
-    assert "hamiltonian_stl10-80percent-seed0" not in plan.runs
+    name = "hamiltonian_digits-for-stl10"
+    assert f"{name}-seed0" in plan.runs
+    assert f"{name}-80percent-seed0" not in plan.runs
     part = Experiment("hamiltonian", "stl10", 80)
-    assert plan.run_names("figure3", part) == ["hamiltonian_stl10-seed0", "hamiltonian_stl10-seed1"]
-    assert plan.config(part) == plan.runs["hamiltonian_stl10-seed0"]
+    assert plan.run_names("figure3", part) == [f"{name}-seed0", f"{name}-seed1"]
+    assert plan.config(part) == plan.runs[f"{name}-seed0"]
     for several in (make_plan("figure2", quick=True), make_plan("all", quick=True)):
         assert plan.runs.items() <= several.runs.items()
     assert "hamiltonian_stl10-80percent-seed0" in make_plan("figure3", data=data).runs
@@ -194,7 +195,9 @@ def test_settings_change_every_run():
     settings = {"training.epochs": 3, "data.fraction": 0.5, "network.channels": (8, 12, 16)}
     plan = make_plan("all", quick=True, settings=settings)
     assert {config.training.epochs for config in plan.runs.values()} == {3}
-    assert plan.runs["parabolic_cifar10-seed0"].data.fraction == 0.5
-    assert plan.runs["parabolic_stl10-10percent-seed0"].data.fraction == 0.5 * 10 / 80
-    assert plan.runs["parabolic_cifar10-seed0"].network.channels == (8, 12, 16)
-    assert plan.runs[f"{NARROW}_cifar10-seed0"].network.channels[2] < 16
+    whole = plan.runs["parabolic_digits-for-cifar10-seed0"]
+    assert whole.data.fraction == 0.5
+    part = plan.runs["parabolic_digits-for-stl10-10percent-seed0"]
+    assert part.data.fraction == 0.5 * 10 / 80
+    assert whole.network.channels == (8, 12, 16)
+    assert plan.runs[f"{NARROW}_digits-for-cifar10-seed0"].network.channels[2] < 16

@@ -65,6 +65,8 @@ def test_a_given_validation_part_is_used_as_it_is(tmp_path):
         assert [len(split) for split in splits] == [20, 6, 4]
     half = read_splits(replace(config.data, fraction=0.5), 0)
     assert [len(split) for split in half] == [10, 6, 4]
+    with pytest.raises(ConfigError, match=r"leave out data\.validation_fraction, found 0\.1"):
+        read_splits(replace(config.data, validation_fraction=0.1), 0)
 
 
 def test_missing_data_is_asked_for_before_anything_is_made():

@@ -370,7 +370,7 @@ def test_other_settings_are_refused_by_name(killed):
 
 def test_what_changes_no_result_may_differ(killed, undisturbed, tmp_path):
     folder = shutil.copytree(killed, tmp_path / "run", symlinks=True)
-    config = small_config(data__folder="elsewhere", training__time_limit_seconds=1e9)
+    config = small_config(training__time_limit_seconds=1e9)
     pdecnn.train(config, output=folder, resume=True)
     assert fingerprint(folder) == fingerprint(undisturbed.folder)
     # What 'auto' meant when the run was made is written down, and 'auto' means that from then on.

@@ -5,12 +5,14 @@ import os
 
 import pytest
 
+import pdecnn
 from pdecnn import files
 from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.experiments.leveling import coarsen_run
 from pdecnn.experiments.recipes import recipe
 from pdecnn.experiments.runs import Run, create_run, fresh_folder
 from pdecnn.learning.checkpoint import set_aside
-from tests.runs import modification_times
+from tests.runs import modification_times, small_config
 
 CONFIG = recipe("parabolic_digits")
 
@@ -61,10 +63,63 @@ def test_an_existing_run_and_a_foreign_folder_are_not_touched(run, tmp_path):
 def test_a_run_killed_while_it_was_made_is_made_again(tmp_path, names):
     folder = tmp_path / "run"
     folder.mkdir()
+    (folder / ".lock").write_text("process 7 on a machine\n")
     for name in names:
         (folder / name).write_text("{")
     assert create_run(folder, CONFIG, {"seed": 1}).config == CONFIG
     assert json.loads((folder / "environment.json").read_text()) == {"seed": 1}
+
+
+IMPOSSIBLE = small_config(training__batch_size=10**6)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("environment.json", '{"conda": "mine"}'),
+        ("environment.json.bak", "{}"),
+        (".environment.json.swp", "mine"),
+        (".lock", "another program's"),
+    ],
+)
+def test_a_failed_start_deletes_no_file_of_the_user(tmp_path, name, content):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / name).write_text(content)
+    before = modification_times(folder)
+    with pytest.raises(ConfigError, match="holds other files"):
+        pdecnn.train(IMPOSSIBLE, output=folder)
+    assert (folder / name).read_text() == content
+    assert modification_times(folder) == before
+
+
+def test_a_failed_start_deletes_no_folder_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for output, left in (("mine", ["mine"]), ("mine/a/b", ["mine"]), (None, ["mine", "runs"])):
+        for name in left:
+            (tmp_path / name).mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match="batch_size"):
+            pdecnn.train(IMPOSSIBLE, output=output)
+        assert sorted(path.name for path in tmp_path.rglob("*")) == left
+    (tmp_path / "runs").rmdir()
+    with pytest.raises(ConfigError, match="batch_size"):
+        pdecnn.train(IMPOSSIBLE)
+    assert names_in(tmp_path) == ["mine"]
+
+
+def test_a_coarsened_run_that_cannot_be_written_deletes_no_folder_of_the_user(
+    undisturbed, tmp_path, monkeypatch
+):
+    def fail(network, folder):
+        folder.mkdir()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pdecnn.Network, "save_pretrained", fail)
+    (tmp_path / "mine").mkdir()
+    for name in ("mine", "mine/new", "new"):
+        with pytest.raises(CheckpointError, match="No space left"):
+            coarsen_run(undisturbed, space=2, output=tmp_path / name)
+        assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["mine"]
 
 
 def test_fresh_folders_are_numbered_from_one(tmp_path):

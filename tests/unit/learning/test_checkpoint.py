@@ -17,6 +17,7 @@ from pdecnn.errors import CheckpointError
 from pdecnn.files import MANIFEST, write_json, write_manifest
 from pdecnn.learning.checkpoint import FILES, PROGRESS, TENSORS, load_checkpoint, save_checkpoint
 from pdecnn.networks.pretrained import CONFIG
+from tests.umask import mode, user_mask
 from tests.unit.learning.trainings import (
     Stop,
     assert_same_bits,
@@ -406,9 +407,9 @@ def test_a_fresh_training_can_be_saved_and_loaded(tmp_path):
     assert_same_bits(snapshot(other), snapshot(trainer))
 
 
-def test_a_checkpoint_can_be_read_by_everybody(folder):
-    assert all(path.stat().st_mode & 0o777 == 0o644 for path in folder.iterdir())
-
-
-def test_a_new_folder_can_be_entered_by_everybody(original):
-    assert original.stat().st_mode & 0o777 == 0o755
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_who_may_read_a_checkpoint_is_for_the_umask_to_say(trained, tmp_path, umask):
+    with user_mask(umask):
+        save_checkpoint(trained, tmp_path / "checkpoints" / "c")
+    assert {mode(path) for path in (tmp_path / "checkpoints").rglob("c")} == {0o777 & ~umask}
+    assert {mode(path) for path in tmp_path.rglob("c/*")} == {0o666 & ~umask}

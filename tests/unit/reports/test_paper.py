@@ -1,6 +1,7 @@
 """The files of a reproduction: all there, the same bytes each time, and saying what they show."""
 
 import csv
+import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -157,6 +158,8 @@ def test_the_quick_version_says_so_everywhere(tmp_path):
         assert "Quick version: 2 epochs of networks with " in text, name
         assert "digits in place of CIFAR-100" in text, name
         assert CHANGED in text, name
+        named = len(re.findall("stl-?10|cifar-?10", text.lower()))
+        assert named == len(re.findall("digits in place of |digits-for-", text)), name
     rows = list(csv.DictReader((tmp_path / "table1.csv").read_text().splitlines()))
     assert {row["trained_on"] for row in rows} == {"digits"}
     assert {row["changed_settings"] for row in rows} == {"training.epochs = 2; data.fraction = 0.5"}

@@ -68,7 +68,7 @@ DAMAGE = [
 def test_a_damaged_run_is_named_and_the_rest_is_drawn(tmp_path, name, damage, reason):
     plan = make_plan("table1", quick=True, num_seeds=1, datasets=["stl10"])
     make_results(plan, tmp_path / "runs")
-    damaged = "hamiltonian_stl10-seed0"
+    damaged = "hamiltonian_digits-for-stl10-seed0"
     damage(tmp_path / "runs" / damaged / name)
     failures = draw_paper(plan, tmp_path, {}).failures
     assert list(failures) == [damaged]
@@ -113,11 +113,11 @@ def test_a_run_kept_without_images_is_missing_in_figure_1_alone(tmp_path):
 def test_a_damaged_time_is_unknown(tmp_path, damage):
     plan = make_plan("table1", quick=True, num_seeds=1, datasets=["stl10"])
     make_results(plan, tmp_path / "runs")
-    damage(tmp_path / "runs" / "hamiltonian_stl10-seed0" / "timing.jsonl")
+    damage(tmp_path / "runs" / "hamiltonian_digits-for-stl10-seed0" / "timing.jsonl")
     assert draw_paper(plan, tmp_path, {}).failures == {}
     page = (tmp_path / "table1.md").read_text()
-    assert "| hamiltonian_stl10-seed0 | 78.00 | 4 of 4 | float32 | unknown |" in page
-    assert "| parabolic_stl10-seed0 | 77.00 | 4 of 4 | float32 | 6 s |" in page
+    assert "| hamiltonian_digits-for-stl10-seed0 | 78.00 | 4 of 4 | float32 | unknown |" in page
+    assert "| parabolic_digits-for-stl10-seed0 | 77.00 | 4 of 4 | float32 | 6 s |" in page
 
 
 @pytest.mark.parametrize("target", ["figure1", "figure2", "figure3", "figure4"])
