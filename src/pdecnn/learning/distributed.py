@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from time import monotonic, sleep
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import uuid4
 
@@ -136,6 +137,7 @@ def _answered() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        clear_frames(error.__traceback__)  # they hold the group, which is to end
         lines = re.sub(r"^\[[^]]*\]\s*", "", str(error).strip()).splitlines()  # gloo's source line
         reason = lines[0].removesuffix(".") if lines else type(error).__name__
         raise RankError(
@@ -176,13 +178,27 @@ def joined_ranks(
     if dist.get_backend() != dist.Backend.GLOO:
         with _answered():
             control = dist.new_group(backend="gloo", timeout=timedelta(seconds=answer_seconds))
-    yield Ranks(dist.get_rank(), dist.get_world_size(), control)
-    if own:  # not after an error: others may be gone, and this process ends anyway
-        dist.destroy_process_group()
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), control)
+    # A thread of gloo must not see the interpreter end: if it still has a tensor to let go, that
+    # aborts the process. It ends with the last reference to its group.
+    try:
+        yield ranks
+    except BaseException:
+        if own:  # gloo alone: nccl may wait for ranks that are gone
+            dist.destroy_process_group(control)
+        raise
+    else:
+        if own:
+            dist.destroy_process_group()
+    finally:
+        ranks._control = control = None
 
 
 def _meet(device: torch.device, limit: timedelta) -> None:
     """Make the process group of this attempt, apart from what earlier ones left in the store."""
+    # Building an optimiser imports it, and its functions' defaults are the group of that moment:
+    # so held, a group and its threads would outlive destroy_process_group. Now there is none.
+    import torch.distributed.nn.functional  # noqa: F401
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.rendezvous import rendezvous
 

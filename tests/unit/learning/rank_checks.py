@@ -5,10 +5,11 @@ torchrun --standalone --nproc-per-node 2 -m tests.unit.learning.rank_checks FOLD
 
 import json
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 
 import torch
 import torch.distributed as dist
@@ -188,11 +189,16 @@ def agreements(ranks):
 def silence(ranks):
     """Rank 1 says nothing for a while: the other ends with an error in the time it is given."""
     impatient = Ranks(ranks.rank, ranks.size, dist.new_group(timeout=timedelta(seconds=2)))
-    begin = monotonic()
     if ranks.is_first:
-        return [*message(lambda: impatient.largest(0), RankError), monotonic() - begin]
+        return message(lambda: impatient.largest(0), RankError)
     sleep(4)
     return None
+
+
+def gloo_threads():
+    """Those of this process, by the names that Linux has for them."""
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if "gloo" in name]
 
 
 def main():
@@ -205,7 +211,12 @@ def main():
         result["rounded differently"] = rounded_differently(ranks)
         result["agreements"] = agreements(ranks)
         result["silence"] = silence(ranks)
-        (folder / f"{ranks.rank}.json").write_text(json.dumps(result))
+        result["threads"] = {"within": gloo_threads()}
+    result["threads"]["after"] = gloo_threads()
+    with suppress(ConfigError, RankError), joined_ranks(torch.device("cpu")) as ranks:
+        ranks.together(lambda: fail("both"))
+    result["threads"]["after an error"] = gloo_threads()
+    (folder / f"{ranks.rank}.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

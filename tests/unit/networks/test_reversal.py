@@ -39,7 +39,7 @@ def test_promise_25_reversible_equals_stored_away_from_kinks(dynamics, dtype, to
     network = make_network(dynamics, backprop="reversible", dtype=dtype)
     errors = DriftGuard(network).measure(*probe(network))
     assert list(errors) == [0, 1]
-    assert all(0 < error <= tolerance for error in errors.values())
+    assert max(errors.values()) <= tolerance
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,15 @@ def test_modes_come_back_though_measuring_fails():
 
 
 def test_layers_in_half_precision_are_measured_so():
-    network = make_network(num_steps=30, backprop="reversible")
-    wide = DriftGuard(network).measure(*probe(network))
-    half = DriftGuard(network).measure(*probe(network), autocast=bfloat16)
-    assert max(half.values()) > 10 * max(wide.values())
+    """Whatever they round to: on some processors the way back is exact then."""
+    network = make_network(backprop="reversible")
+    layers = [layer for block in network.blocks for layer in block.layers]
+    computed = []
+    for layer in layers:
+        layer.register_forward_hook(lambda _, inputs, output: computed.append(output.dtype))
+    DriftGuard(network).measure(*probe(network), autocast=bfloat16)
+    assert set(computed) == {torch.bfloat16}
+    assert len(computed) >= 4 * len(layers)  # there and back, checkpointed and reversible
 
 
 def test_a_gradient_that_is_not_finite_is_no_fault_of_reversal():
