@@ -42,6 +42,7 @@ def open_run(
     is_new = run is None
     if run is None:
         config = _with_precision(config, resolve_precision(AUTO, device))
+        config = replace(config, network=config.network.with_grid())
         run = _new_run(folder, config, device)
         if resume:
             listener.note(f"no run to resume yet; starting {config.recipe} anew")
@@ -93,7 +94,9 @@ def _with_precision(config: RunConfig, precision: str) -> RunConfig:
 def check_settings(run: Run, config: RunConfig) -> None:
     """Raise a ConfigError if going on with the config would mix two runs in one folder."""
     config = _with_precision(config, run.config.training.precision)
-    differing = [key for key in differing_keys(run.config, config) if key not in _FREE_ON_RESUME]
+    # Where none is said the grid is that of the run.
+    free = _FREE_ON_RESUME | ({"network.grid_bits"} if config.network.grid_bits is None else set())
+    differing = [key for key in differing_keys(run.config, config) if key not in free]
     if differing:
         raise ConfigError(
             f"{run.folder} was made with other settings ({', '.join(differing)}); resume it with "
