@@ -49,7 +49,7 @@ MODELS = [
 ]
 SETTINGS = """
     channels in_channels num_classes layer integrator num_steps step_size activation normalization
-    epsilon backprop dimension share_weights mesh_size
+    epsilon backprop grid_bits dimension share_weights mesh_size
 """
 NETWORK_METHODS = """
     forward forward_features forward_head forward_intermediates from_pretrained num_classes

@@ -56,7 +56,7 @@ def reversal_errors(
     """
     if backprop not in REVERSING_MODES:
         raise ConfigError(f"backprop must be 'reversible' or 'exact', found {backprop!r}")
-    grid = (block.grid or Grid()) if backprop == "exact" else None
+    grid = Grid(block.exact_bits) if backprop == "exact" else None
     bits = None if grid is None else grid.bits
     reversing = _copy(block, dtype, backprop=backprop, grid_bits=bits)
     stored = _copy(block, dtype, backprop="stored", grid_bits=bits)

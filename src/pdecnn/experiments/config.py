@@ -11,7 +11,7 @@ from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.experiments.settings import convert
 from pdecnn.learning.training_config import TrainingConfig
-from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.config import NetworkConfig, with_old_grid
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
 
 GROUPS = ("network", "data", "training")
@@ -167,16 +167,19 @@ def run_config_from_dict(values: object) -> RunConfig:
     parts = {}
     for group, cls in _CLASSES.items():
         known = [field.name for field in fields(cls)]
-        if not isinstance(values[group], dict):
+        settings = values[group]
+        if not isinstance(settings, dict):
             raise ConfigError(f"{group} must be an object of settings")
-        for name in values[group]:
+        if group == "network":
+            settings = with_old_grid(settings)
+        for name in settings:
             if name not in known:
                 raise unknown_name(f"{group} setting", name, known)
         try:
             parts[group] = cls(
                 **{
                     name: convert(value, _hint(group, name), f"{group}.{name}")
-                    for name, value in (_BEFORE.get(group, {}) | values[group]).items()
+                    for name, value in (_BEFORE.get(group, {}) | settings).items()
                 }
             )
         except TypeError as error:
@@ -190,8 +193,10 @@ def run_config_from_dict(values: object) -> RunConfig:
 
 
 def differing_keys(first: RunConfig, second: RunConfig) -> list[str]:
-    """The dotted keys in which two configs differ."""
+    """The dotted keys in which two configs differ; a grid that neither uses is no difference."""
     one, two = first.to_dict(), second.to_dict()
+    if "exact" not in (first.network.backprop, second.network.backprop):
+        del one["network"]["grid_bits"]
     keys = [key for key in ("recipe", "seed", "initial") if one[key] != two[key]]
     for group in GROUPS:
         keys += [f"{group}.{name}" for name in one[group] if one[group][name] != two[group][name]]

@@ -47,6 +47,7 @@ def open_run(
     is_new = run is None
     if run is None:
         config = _with_precision(config, resolve_precision(AUTO, device))
+        config = replace(config, network=config.network.with_grid())
         run = _new_run(folder, config, device, made)
         if resume:
             listener.note(f"no run to resume yet; starting {config.recipe} anew")
@@ -101,7 +102,9 @@ def check_settings(run: Run, config: RunConfig) -> None:
     """Raise a ConfigError if going on with the config would mix two runs in one folder."""
     stored = run.config
     config = _with_precision(config, stored.training.precision)
-    differing = [key for key in differing_keys(stored, config) if key not in _FREE_ON_RESUME]
+    # Where none is said the grid is that of the run.
+    free = _FREE_ON_RESUME | ({"network.grid_bits"} if config.network.grid_bits is None else set())
+    differing = [key for key in differing_keys(stored, config) if key not in free]
     if differing:
         values = ", ".join(assignment(stored, key) for key in differing)
         raise ConfigError(

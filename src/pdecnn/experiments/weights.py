@@ -40,6 +40,7 @@ def take_initial(
         take_foreign_weights(network, Path(initial))
         return
     fresh = network.classifier.weight.detach().clone()
-    take_weights(network, weights_folder(initial))
+    folder = weights_folder(initial)
+    take_weights(network, Network.from_pretrained(folder), folder)
     if torch.equal(network.classifier.weight, fresh):
         note(f"other classes than in {initial}: the classifier starts anew")

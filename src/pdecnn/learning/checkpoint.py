@@ -21,6 +21,7 @@ from pdecnn.files import (
 )
 from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.trainer import Trainer
+from pdecnn.networks.config import with_old_grid
 from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weights, serialize
 
 TENSORS, PROGRESS = "state.safetensors", "state.json"
@@ -85,7 +86,8 @@ def _check_network(trainer: Trainer, path: Path) -> None:
     """Shapes alone do not tell a heat equation from a wave equation, nor a cat from a dog."""
     found, preprocessing = _read(path, "network", "preprocessing")
     wanted = trainer.network.config.to_dict()
-    differing = [k for k in wanted if not isinstance(found, dict) or found.get(k) != wanted[k]]
+    found = with_old_grid(found) if isinstance(found, dict) else {}
+    differing = [key for key in wanted if found.get(key) != wanted[key]]
     if differing:
         raise CheckpointError(
             f"{path}: belongs to another architecture: it differs in {', '.join(differing)}"

@@ -69,8 +69,10 @@ class LevelsConfig:
     ) -> tuple[NetworkConfig, Preprocessing]:
         """The network and preprocessing training starts with, given those of the last level.
 
-        `size` is that of the last level's input.
+        `size` is that of the last level's input. All levels have the grid of the last one, whose
+        steps are the smallest.
         """
+        network = network.with_grid()
         if self.level_sizes is not None:
             if size[-1] != self.level_sizes[-1]:
                 raise ConfigError(
@@ -112,7 +114,8 @@ class LevelsConfig:
         else:
             network = deepcopy(network)
             network.preprocessing = finer_preprocessing(network.preprocessing, factor)
-        return refine_in_time(network, _factor(self.level_steps, level))
+        factor, grid_bits = _factor(self.level_steps, level), network.config.grid_bits
+        return refine_in_time(network, factor, grid_bits=grid_bits)
 
 
 def _factor(values: tuple[int, ...] | None, level: int) -> int:

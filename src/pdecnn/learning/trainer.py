@@ -43,8 +43,9 @@ _REMEDY = (
 _REASONS = {
     Failure.NOT_FINITE: f"the loss or its gradient is not finite; {_REMEDY}",
     Failure.OUT_OF_RANGE: (
-        f"the state left the range of exact reversal; use a smaller network.step_size, a "
-        f"normalisation or network.backprop=checkpointed; {_REMEDY}"
+        f"the state left the range of exact reversal; use fewer network.grid_bits, a "
+        f"normalisation, a smaller network.step_size on the same grid, or "
+        f"network.backprop=checkpointed; {_REMEDY}"
     ),
     Failure.SCALE_EXHAUSTED: LossScale.exhausted_message,
 }

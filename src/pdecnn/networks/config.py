@@ -1,7 +1,7 @@
 """What defines a network: the three axes of its blocks, its widths, its input and output."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.activations import Activation, list_activations, resolve_activation
 from pdecnn.pde.block import check_backprop, refuse_batch_norm
 from pdecnn.pde.convolution import check_dimension
+from pdecnn.pde.grid import Grid, choose_bits
 from pdecnn.pde.integrators import AbstractIntegrator, resolve_integrator
 from pdecnn.pde.layers import LAYERS
 from pdecnn.pde.normalization import NORMALIZATIONS
@@ -45,6 +46,9 @@ class NetworkConfig:
     backprop: str = "stored"
     """What is kept for the gradient; does not change what the network computes, but for
     'exact', which rounds the state to a grid."""
+    grid_bits: int | None = None
+    """The grid of mode 'exact', the multiples of 2^-grid_bits; other modes have none. None: chosen
+    for the smallest step size, and a network or run says what was chosen."""
     dimension: int = 2
     """1 for signals, 2 for images, 3 for volumes."""
     share_weights: bool = False
@@ -64,6 +68,7 @@ class NetworkConfig:
         for width in self.channels[:-1]:
             integrator.layer_channels(width)
         check_backprop(self.backprop, integrator)
+        self._check_grid()
         if self.normalization == "batch":
             refuse_batch_norm(integrator)
 
@@ -93,6 +98,12 @@ class NetworkConfig:
     def resolved_integrator(self) -> AbstractIntegrator:
         """The integrator as an object."""
         return resolve_integrator(self.integrator)
+
+    def with_grid(self) -> "NetworkConfig":
+        """The config with its grid chosen, where it needs one and none is given."""
+        if self.backprop != "exact" or self.grid_bits is not None:
+            return self
+        return replace(self, grid_bits=choose_bits(min(self.block_step_sizes)))
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON values; a callable activation must be registered for that."""
@@ -135,6 +146,12 @@ class NetworkConfig:
                     f"found {value!r}"
                 )
 
+    def _check_grid(self) -> None:
+        if self.grid_bits is not None:
+            object.__setattr__(self, "grid_bits", Grid(self.grid_bits).bits)
+        elif self.backprop == "exact":
+            choose_bits(min(self.block_step_sizes))
+
     def _check_names(self) -> None:
         for name in ("layer", "integrator", "normalization", "backprop"):
             if not isinstance(getattr(self, name), str):
@@ -158,4 +175,9 @@ def config_from_dict(values: object) -> NetworkConfig:
             raise unknown_name("network setting", key, known)
     if "channels" not in values:
         raise ConfigError("a network config needs 'channels'")
-    return NetworkConfig(**values)
+    return NetworkConfig(**with_old_grid(values))
+
+
+def with_old_grid(values: dict[str, Any]) -> dict[str, Any]:
+    """The JSON values of a network with the grid that was meant before files said which."""
+    return {"grid_bits": Grid().bits} | values

@@ -144,10 +144,12 @@ def _check_same_but_levels(old: NetworkConfig, new: NetworkConfig) -> None:
         step_size=old.step_size,
         mesh_size=old.mesh_size,
         backprop=old.backprop,
+        grid_bits=old.grid_bits,
     )
     if same != old:
         raise ConfigError(
-            "the two networks must be alike but for num_steps, step_size, mesh_size and backprop"
+            "the two networks must be alike but for num_steps, step_size, mesh_size, backprop and "
+            "grid_bits"
         )
 
 

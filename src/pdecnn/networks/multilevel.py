@@ -20,26 +20,36 @@ from pdecnn.networks.preprocessing import Preprocessing
 
 
 def refine_in_time(
-    network: Network, factor: int = 2, *, interpolation: str = "constant"
+    network: Network,
+    factor: int = 2,
+    *,
+    interpolation: str = "constant",
+    grid_bits: int | None = None,
 ) -> Network:
     """The network with `factor` times as many steps to the same final time.
 
     `interpolation` is what the weights are between the old times t_j: 'constant', theta(t_j), or
     'linear', from theta(t_j) to theta(t_{j+1}) and constant after the last. Only small steps
-    have a limit to be near to: three steps of size 1 do not.
+    have a limit to be near to: three steps of size 1 do not. In mode 'exact' the grid is chosen
+    anew for the smaller steps unless `grid_bits` are given.
     """
     factor = check_count("factor", factor)
     steps = tuple(factor * number for number in network.config.block_num_steps)
-    return _retimed(network, steps, interpolation)
+    return _retimed(network, steps, interpolation, grid_bits)
 
 
 def coarsen_in_time(
-    network: Network, factor: int = 2, *, interpolation: str = "constant"
+    network: Network,
+    factor: int = 2,
+    *,
+    interpolation: str = "constant",
+    grid_bits: int | None = None,
 ) -> Network:
     """The network with one step for `factor` old ones, to the same final time.
 
     The weights of a step are the mean over the old ones ('constant') or those at its beginning
-    ('linear'): the inverse of `refine_in_time` with the same interpolation.
+    ('linear'): the inverse of `refine_in_time` with the same interpolation. The grid is chosen as
+    it is there.
     """
     factor = check_count("factor", factor)
     steps = network.config.block_num_steps
@@ -48,7 +58,8 @@ def coarsen_in_time(
             f"{factor} steps cannot become one in blocks of {steps} steps; take a factor that "
             f"divides them"
         )
-    return _retimed(network, tuple(number // factor for number in steps), interpolation)
+    fewer = tuple(number // factor for number in steps)
+    return _retimed(network, fewer, interpolation, grid_bits)
 
 
 def refine_in_space(network: Network, factor: int = 2) -> Network:
@@ -94,7 +105,9 @@ def _check_size(config: NetworkConfig, preprocessing: Preprocessing) -> None:
         )
 
 
-def _retimed(network: Network, num_steps: tuple[int, ...], interpolation: str) -> Network:
+def _retimed(
+    network: Network, num_steps: tuple[int, ...], interpolation: str, grid_bits: int | None
+) -> Network:
     config = network.config
     times = zip(config.block_num_steps, config.block_step_sizes, num_steps, strict=True)
     step_sizes = tuple(_scaled(size, Fraction(old, new)) for old, size, new in times)
@@ -104,6 +117,7 @@ def _retimed(network: Network, num_steps: tuple[int, ...], interpolation: str) -
         step_size=step_sizes
         if isinstance(config.num_steps, tuple) or isinstance(config.step_size, tuple)
         else step_sizes[0],
+        grid_bits=grid_bits,
     )
     return _moved(network, new_config, network.preprocessing, interpolation=interpolation)
 

@@ -31,7 +31,7 @@ class Network(nn.Module):
                 f"a Network takes a NetworkConfig, found {config!r}; for a network by name use "
                 f"create_model"
             )
-        self.config = config
+        self.config = config = config.with_grid()
         self.preprocessing = Preprocessing() if preprocessing is None else preprocessing
         _check_fit(config, self.preprocessing)
         channels, dimension = config.channels, config.dimension
@@ -155,6 +155,7 @@ def _make_block(config: NetworkConfig, index: int) -> Block:
         num_steps=num_steps,
         step_size=config.block_step_sizes[index],
         backprop=config.backprop,
+        exact_bits=config.grid_bits,
     )
 
 

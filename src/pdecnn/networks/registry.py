@@ -84,17 +84,21 @@ def create_model(
 
     `pretrained` is a `save_pretrained` folder, or True for the published weights of that name.
     `overrides` are fields of NetworkConfig. With `pretrained` all of them must be those of the
-    folder, but for `backprop` and `num_classes`: another number of classes gets a fresh
-    classifier.
+    folder, but for `backprop`, `grid_bits`, which are the folder's unless given, and `num_classes`:
+    another number of classes gets a fresh classifier.
     """
-    network = Network(model_config(name, **overrides))
     if pretrained is None or pretrained is False:
-        return network
+        return Network(model_config(name, **overrides))
+    model_config(name)  # an unknown name is said first
     if pretrained is True:
         pretrained = _published_folder(name)
     if not isinstance(pretrained, str | Path) or pretrained == "":
         raise ConfigError(f"pretrained must be a folder, found {pretrained!r}")
-    network.preprocessing = take_weights(network, Path(pretrained))
+    folder = Path(pretrained)
+    source = Network.from_pretrained(folder)
+    saved = {"grid_bits": source.config.grid_bits}
+    network = Network(model_config(name, **saved | overrides))
+    network.preprocessing = take_weights(network, source, folder)
     return network
 
 
@@ -107,13 +111,12 @@ def _published_folder(name: str) -> Path:
     )
 
 
-def take_weights(network: Network, folder: Path) -> Preprocessing:
-    """Take over the weights of a `save_pretrained` folder; return the preprocessing they expect.
+def take_weights(network: Network, source: Network, folder: Path) -> Preprocessing:
+    """Take over the weights of a network read from a folder; return the preprocessing they expect.
 
     The architecture must be the same. Where only the classes differ, in number or in their names
     if both are known, the network keeps its own classifier.
     """
-    source = Network.from_pretrained(folder)
     _check_same_architecture(network.config, source.config, folder)
     names, own = source.preprocessing.class_names, network.preprocessing.class_names
     renamed = names is not None and own is not None and names != own
@@ -141,7 +144,7 @@ def _check_same_architecture(
 
 def _architecture(config: NetworkConfig) -> dict[str, Any]:
     values = {field.name: getattr(config, field.name) for field in fields(config)}
-    del values["num_classes"], values["backprop"]
+    del values["num_classes"], values["backprop"], values["grid_bits"]
     return values | {
         "num_steps": config.block_num_steps,
         "step_size": config.block_step_sizes,

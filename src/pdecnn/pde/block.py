@@ -17,7 +17,7 @@ from pdecnn.pde.backprop import (
     refuse_buffers,
 )
 from pdecnn.pde.convolution import check_features
-from pdecnn.pde.grid import Extent, Grid
+from pdecnn.pde.grid import Extent, Grid, choose_bits
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
     AbstractReversibleIntegrator,
@@ -37,9 +37,10 @@ class Block(nn.Module):
     `layers` are in time order, `integrator.layers_per_step` for each step. The layers of a
     single step together with `num_steps` mean that all steps share them: weights constant in
     time. The state is float32 or wider whatever the layers compute in. `grid_bits` keeps it on
-    the multiples of 2^-grid_bits; it is 12 in mode 'exact' unless said otherwise, and may be set
-    in 'stored' and 'checkpointed' to have the very network that 'exact' computes. `backprop` may
-    be set later; the grid follows.
+    the multiples of 2^-grid_bits in any mode but 'reversible': in 'stored' and 'checkpointed' to
+    have the very network that 'exact' computes. `exact_bits` does so in 'exact' alone; unless
+    said otherwise they are chosen for the step size (`choose_bits`). `backprop` may be set later;
+    the grid follows.
 
     theta(t_j) -> `layers`, dt -> `step_size`, N -> `num_steps`, T -> `final_time`.
     """
@@ -53,6 +54,7 @@ class Block(nn.Module):
         num_steps: int | None = None,
         backprop: str = "stored",
         grid_bits: int | None = None,
+        exact_bits: int | None = None,
     ) -> None:
         super().__init__()
         self.integrator = resolve_integrator(integrator)
@@ -60,6 +62,7 @@ class Block(nn.Module):
         self.step_size = check_positive("step_size", step_size)
         self._num_steps = _checked_num_steps(num_steps, len(self.layers), self.integrator)
         self._grid_bits = grid_bits
+        self._exact_bits = None if exact_bits is None else Grid(exact_bits).bits
         self.backprop = backprop
         _check_fit(tuple(self.layers), self.integrator)
 
@@ -71,8 +74,16 @@ class Block(nn.Module):
     @backprop.setter
     def backprop(self, mode: str) -> None:
         check_backprop(mode, self.integrator)
-        self._grid = _checked_grid(self._grid_bits, mode, self.integrator)
+        _check_use(self._grid_bits, mode, self.integrator)
+        bits = self.exact_bits if mode == "exact" else self._grid_bits
+        self._grid = None if bits is None else Grid(bits)
         self._backprop = mode
+
+    @property
+    def exact_bits(self) -> int:
+        """The grid of mode 'exact', whatever the mode is now."""
+        given = self._exact_bits if self._grid_bits is None else self._grid_bits
+        return choose_bits(self.step_size) if given is None else given
 
     @property
     def grid(self) -> Grid | None:
@@ -223,18 +234,13 @@ def check_backprop(backprop: str, integrator: AbstractIntegrator) -> None:
         )
 
 
-def _checked_grid(
-    grid_bits: int | None, backprop: str, integrator: AbstractIntegrator
-) -> Grid | None:
-    if grid_bits is None:
-        return Grid() if backprop == "exact" else None
-    if not integrator.reversible or backprop == "reversible":
+def _check_use(grid_bits: int | None, backprop: str, integrator: AbstractIntegrator) -> None:
+    if grid_bits is not None and (not integrator.reversible or backprop == "reversible"):
         raise ConfigError(
             f"grid_bits={grid_bits} has no use with backprop={backprop!r} and "
             f"{integrator.name}; it needs a reversible integrator and 'exact', or 'stored' or "
             f"'checkpointed' for comparison"
         )
-    return Grid(grid_bits)
 
 
 def refuse_batch_norm(integrator: AbstractIntegrator) -> None:

@@ -24,6 +24,8 @@ def configs(draw):
     integrator = draw(st.sampled_from([integrator.name for integrator in INTEGRATORS]))
     reversible = integrator in REVERSIBLE
 
+    backprop = draw(st.sampled_from(BACKPROP_MODES if reversible else BACKPROP_MODES[:2]))
+
     def one_or_per_block(values):
         per_block = st.lists(values, min_size=num_blocks, max_size=num_blocks)
         return draw(st.one_of(values, per_block, per_block.map(tuple)))
@@ -41,7 +43,9 @@ def configs(draw):
             st.sampled_from(["none", "tv"] if reversible else ["none", "tv", "batch"])
         ),
         epsilon=draw(POSITIVE),
-        backprop=draw(st.sampled_from(BACKPROP_MODES if reversible else BACKPROP_MODES[:2])),
+        backprop=backprop,
+        # For the smallest steps drawn here no grid is chosen.
+        grid_bits=draw(st.integers(1, 22) if backprop == "exact" else st.none()),
         dimension=draw(st.integers(1, 3)),
         share_weights=draw(st.booleans()),
     )
@@ -120,6 +124,7 @@ BAD = {
     "normalization": ["batchnorm", None, True, ["tv"]],
     "epsilon": [0, -1e-3, float("nan"), float("inf"), 10**400, True, None, "1e-3", (1e-3,)],
     "backprop": ["revesible", None, ["stored"], "reversible", "exact"],
+    "grid_bits": [0, 23, -1, 12.0, True, "12", (12,), [12]],
     "dimension": [0, 4, 2.0, True, None, "2", (2,), [2]],
     "share_weights": [0, 1, None, "true"],
 }
@@ -161,9 +166,11 @@ def test_numbers_of_numpy_are_stored_as_pythons():
         step_size=(half,),
         epsilon=half,
         dimension=three,
+        grid_bits=three,
     )
     assert config_from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert (config.num_steps, config.step_size, config.dimension) == (3, (0.5,), 3)
+    assert type(config.grid_bits) is int
 
 
 @pytest.mark.parametrize("name", ["in_channels", "num_classes", "num_steps"])

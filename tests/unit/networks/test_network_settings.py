@@ -43,6 +43,7 @@ REACHED = {
     "normalization": ("none", lambda n: the_one(x.normalization_name for x in all_layers(n))),
     "epsilon": (0.5, lambda n: the_one(x.normalization.epsilon for x in all_layers(n))),
     "backprop": ("checkpointed", lambda n: the_one(b.backprop for b in n.blocks)),
+    "grid_bits": (20, lambda n: the_one(b.exact_bits for b in n.blocks)),
     "dimension": (
         3,
         lambda n: the_one(p.dimension for p in n.modules() if isinstance(p, pdecnn.Convolution)),

@@ -155,7 +155,42 @@ def test_a_mode_that_does_not_fit_is_refused_and_changes_nothing():
     assert block.grid == Grid(8)
 
 
-@pytest.mark.parametrize("name", ["num_steps", "grid", "final_time"])
+@every_reversible
+def test_a_block_switched_to_exact_has_the_grid_of_its_step_size(integrator):
+    switched = make_block(integrator, step_size=1e-3)
+    assert switched.grid is None
+    switched.backprop = "exact"
+    fresh = make_block(integrator, step_size=1e-3, backprop="exact")
+    assert switched.grid == fresh.grid == Grid(16)
+
+
+@pytest.mark.parametrize("given", ["grid_bits", "exact_bits"])
+def test_given_bits_come_back_with_the_mode(given):
+    block = make_block("leapfrog", step_size=1e-3, backprop="exact")
+    block = Block(block.layers, "leapfrog", step_size=1e-3, backprop="exact", **{given: 9})
+    for mode in ("stored", "exact"):
+        block.backprop = mode
+        assert block.grid == (Grid(9) if (mode, given) != ("stored", "exact_bits") else None)
+        assert block.exact_bits == 9
+
+
+def test_bits_of_exact_alone_leave_other_modes_without_a_grid():
+    for backprop in ("stored", "checkpointed", "reversible"):
+        block = Block([SymmetricLayer(2)], "leapfrog", backprop=backprop, exact_bits=9)
+        assert (block.grid, block.exact_bits) == (None, 9)
+
+
+def test_a_step_too_small_for_a_grid_is_refused_and_changes_nothing():
+    block = make_block("leapfrog", step_size=1e-5)
+    with pytest.raises(ConfigError, match=r"step_size=1e-05 is too small .* set grid_bits"):
+        block.backprop = "exact"
+    assert (block.backprop, block.grid) == ("stored", None)
+    with pytest.raises(ConfigError, match="set grid_bits"):
+        make_block("leapfrog", step_size=1e-5, backprop="exact")
+    assert make_block("leapfrog", step_size=1e-5, backprop="exact", grid_bits=22).grid == Grid(22)
+
+
+@pytest.mark.parametrize("name", ["num_steps", "grid", "exact_bits", "final_time"])
 def test_what_follows_from_the_rest_cannot_be_set(name):
     block = make_block("leapfrog")
     with pytest.raises(AttributeError):
@@ -333,8 +368,9 @@ def test_grid_bits_without_use_are_refused(integrator, backprop):
 
 @pytest.mark.parametrize("grid_bits", [0, 23, 1.5, True])
 def test_grid_bits_out_of_range_are_refused(grid_bits):
-    with pytest.raises(ConfigError, match=f"from 1 to 22, found {grid_bits}"):
-        Block([SymmetricLayer(4)], "leapfrog", backprop="exact", grid_bits=grid_bits)
+    for given in ("grid_bits", "exact_bits"):
+        with pytest.raises(ConfigError, match=f"from 1 to 22, found {grid_bits}"):
+            Block([SymmetricLayer(4)], "leapfrog", **{given: grid_bits})
 
 
 def test_layers_that_do_not_fit_each_other_are_refused():

@@ -7,6 +7,7 @@ import torch
 import pdecnn
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.pde import Grid
+from pdecnn.pde.grid import choose_bits
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -77,3 +78,21 @@ def test_other_numbers_of_bits_are_refused(bits):
 
 def test_a_number_of_numpy_is_taken():
     assert repr(Grid(numpy.int64(8))) == "Grid(bits=8)"
+
+
+@pytest.mark.parametrize(
+    ("step_size", "bits"),
+    [(1e6, 12), (1, 12), (1 / 64, 12), (0.0156, 13), (1e-2, 13), (1e-3, 16), (1e-4, 20)],
+)
+def test_the_chosen_grid_has_64_points_a_step_and_12_bits_at_least(step_size, bits):
+    assert choose_bits(step_size) == bits
+    assert 64 * 2.0**-bits <= step_size
+    assert bits == 12 or 64 * 2.0 ** -(bits - 1) > step_size
+
+
+@pytest.mark.parametrize("step_size", [6.1e-5, 1e-6, 5e-324])
+def test_no_grid_is_chosen_for_steps_that_leave_no_range(step_size):
+    with pytest.raises(ConfigError, match="or set grid_bits, at most 22") as caught:
+        choose_bits(step_size)
+    assert f"step_size={step_size:g}" in str(caught.value)
+    assert "\n" not in str(caught.value)
