@@ -81,7 +81,7 @@ def test_a_run_of_before_goes_on_with_its_bits(backprop, tmp_path):
 def test_another_grid_is_another_run(tmp_path):
     pdecnn.train(small_config(**EXACT), output=tmp_path / "run")
     config = small_config(**EXACT, network__grid_bits=20)
-    with pytest.raises(ConfigError, match=r"other settings \(network\.grid_bits\)"):
+    with pytest.raises(ConfigError, match=r"other settings \(network\.grid_bits=16\)"):
         pdecnn.train(config, output=tmp_path / "run", resume=True)
 
 
