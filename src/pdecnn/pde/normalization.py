@@ -11,6 +11,8 @@ NORMALIZATIONS = ("none", "tv", "batch")
 _PLAIN_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BATCH_NORMS = (*_PLAIN_BATCH_NORMS, nn.SyncBatchNorm, SynchronizedBatchNorm)
 BATCH_NORM_EPSILON = 1e-4
+# Neither sums of its squares nor the cube of its inverse, met in gradients, leave float32's range.
+_LARGEST_SQUARED = 2.0**32
 
 
 class ChannelAffine(nn.Module):
@@ -32,9 +34,10 @@ class TotalVariationNorm(nn.Module):
     """N_tv(y) = s y / sqrt(A y^2 + epsilon) + b, A the sum over the channels at a pixel (eq. 9).
 
     The sum of squares is taken in float32 at least, so that half precision neither overflows
-    nor loses epsilon; the result has the input's dtype. At y = 0 value and gradient are finite,
-    the slope being s/sqrt(epsilon). Not monotone once followed by ReLU and its affine part: a
-    layer with it has no guaranteed step bound.
+    nor loses epsilon, and of smaller numbers where y is too large for it; the result has the
+    input's dtype. At y = 0 value and gradient are finite, the slope being s/sqrt(epsilon). Not
+    monotone once followed by ReLU and its affine part: a layer with it has no guaranteed step
+    bound.
     """
 
     def __init__(self, channels: int, *, epsilon: float = 1e-3, affine: bool = True) -> None:
@@ -56,7 +59,13 @@ class TotalVariationNorm(nn.Module):
                 f".to(dtype)"
             )
         wide = features.to(torch.promote_types(features.dtype, torch.float32))
-        normalized = wide * torch.rsqrt((wide * wide).sum(1, keepdim=True) + self.epsilon)
+        # N_tv is the same of c y with c^2 epsilon; c = 1 unless squares could leave the range.
+        largest = wide.detach().abs().amax(1, keepdim=True)
+        factor = (_LARGEST_SQUARED / largest).clamp(max=1)
+        scaled = wide * factor
+        squares = (scaled * scaled).sum(1, keepdim=True)
+        radicand = torch.addcmul(squares, factor, factor, value=self.epsilon)
+        normalized = scaled * torch.rsqrt(radicand)
         if self.affine is not None:
             normalized = self.affine(normalized)
         return normalized.to(features.dtype)

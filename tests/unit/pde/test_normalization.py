@@ -7,7 +7,7 @@ from torch import nn
 from pdecnn.errors import ConfigError
 from pdecnn.pde import SymmetricLayer, TotalVariationNorm
 from pdecnn.pde.normalization import ChannelAffine, make_normalization
-from tests.blocks import make_features, randomize_
+from tests.blocks import make_features, randomize_, relative_error
 
 
 def naive_tv_norm(features, epsilon, scale, bias):
@@ -58,6 +58,54 @@ def test_large_float16_values_do_not_overflow():
     torch.testing.assert_close(normalized, torch.full_like(normalized, 0.125))
     normalized.sum().backward()
     assert features.grad.isfinite().all()
+
+
+LARGE = [
+    *((torch.float32, magnitude) for magnitude in (1e13, 1e18, 1e25, 1e36)),
+    *((torch.bfloat16, magnitude) for magnitude in (1e18, 1e25, 1e36)),
+    *((torch.float64, magnitude) for magnitude in (1e50, 1e110, 1e160, 1e300)),
+]
+
+
+@pytest.mark.parametrize(("dtype", "magnitude"), LARGE)
+def test_large_values_keep_their_direction_and_its_gradient(dtype, magnitude):
+    """N(y) = y/|y| and dN = (1 - n n^T) dy/|y|, though the squares of y overflow."""
+    direction = make_features(channels=8).to(dtype)
+    features = (magnitude * direction).requires_grad_()
+    normalized = TotalVariationNorm(8, affine=False)(features)
+    outer = make_features(channels=8, seed=7).to(dtype)
+    (gradient,) = torch.autograd.grad(normalized, features, outer)
+    scaled, outer = features.detach().double() / magnitude, outer.double()
+    length = scaled.norm(dim=1, keepdim=True)
+    unit = scaled / length
+    expected = (outer - unit * (outer * unit).sum(1, keepdim=True)) / length
+    rounding = 4 * torch.finfo(dtype).eps
+    assert relative_error(normalized.detach(), unit) <= rounding
+    assert relative_error(gradient.double() * magnitude, expected) <= rounding
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_ordinary_values_have_the_bits_of_the_plain_formula(dtype):
+    norm = TotalVariationNorm(8, affine=False)
+    outer = make_features(channels=8, seed=7).to(dtype)
+    for magnitude in (0.0, 1e-30, 1e-4, 1.0, 300.0, 4e4, 1e8):
+        features = (magnitude * make_features(channels=8)).to(dtype).requires_grad_()
+        if not features.isfinite().all():
+            continue
+        wide = features.to(torch.promote_types(dtype, torch.float32))
+        plain = wide * torch.rsqrt((wide * wide).sum(1, keepdim=True) + norm.epsilon)
+        normalized = norm(features)
+        assert torch.equal(normalized, plain.to(dtype))
+        gradients = [
+            torch.autograd.grad(values, features, outer) for values in (normalized, plain.to(dtype))
+        ]
+        assert torch.equal(*(gradient for (gradient,) in gradients))
+
+
+def test_values_beyond_the_largest_number_give_nan():
+    features = torch.ones(1, 2, 1, 1)
+    features[0, 0] = float("inf")
+    assert TotalVariationNorm(2)(features).isnan().all()
 
 
 def test_small_float16_values_do_not_lose_epsilon():
