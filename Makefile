@@ -30,8 +30,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE)
 
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -m "slow and not gpu and not alone" --durations 40 $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -m "slow and not gpu and alone"
+	$(BIN)/python -m pytest -m "slow and not gpu" --durations 40 $(SIDE_BY_SIDE)
 
 # Faults, hostile files and long trainings: about half an hour; writes docs/results/soak.md.
 soak: $(INSTALLED)

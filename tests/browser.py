@@ -48,7 +48,7 @@ def watched_page(browser, **options):
     """
     context = browser.new_context(**options)
     page = context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(100_000)
     page.requested, page.complaints = [], []
     page.on("request", lambda request: page.requested.append(request.url))
     page.on("pageerror", lambda error: page.complaints.append(str(error)))

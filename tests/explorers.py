@@ -67,7 +67,7 @@ def serving_subject(*arguments, **settings):
 
 def request(server, path="", *, method="GET", body=None, headers=None, token=None, **query):
     """Ask the server as a browser would, but for what is said otherwise."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=100)
     target = f"/{server.token if token is None else token}/{path}"
     if query:
         target += f"?{urlencode(query)}"

@@ -32,6 +32,6 @@ def start_ranks(number, *arguments, module="pdecnn", restarts=0, static=False, *
     )
 
 
-def run_ranks(number, *arguments, timeout=120, **options):
+def run_ranks(number, *arguments, timeout=400, **options):
     """The same to its end: exit code, stdout and stderr."""
     return finish(start_ranks(number, *arguments, **options), timeout)

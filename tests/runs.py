@@ -141,7 +141,7 @@ def start(*arguments, code=None, **options):
     )
 
 
-def finish(process, timeout=120):
+def finish(process, timeout=400):
     """Wait for such a process: exit code, stdout and stderr."""
     try:
         stdout, stderr = process.communicate(timeout=timeout)

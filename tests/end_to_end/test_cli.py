@@ -66,7 +66,7 @@ def test_with_debug_an_error_is_a_traceback():
 def test_a_closed_pipe_is_no_traceback():
     line = f"{sys.executable} -m pdecnn recipes --json | head -c 1"
     done = subprocess.run(
-        ["bash", "-c", line], env=environment(), capture_output=True, text=True, timeout=60
+        ["bash", "-c", line], env=environment(), capture_output=True, text=True, timeout=400
     )
     assert done.stdout == "{"
     assert "Traceback" not in done.stderr
@@ -84,7 +84,7 @@ def test_a_terminal_gets_a_live_line(tmp_path):
     )
     os.close(follower)
     screen = read_terminal(leader)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=400) == 0
     assert "\x1b[" in screen
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
     live = [line for line in re.split(r"[\r\n]+", plain) if line.startswith("epoch ")]

@@ -320,9 +320,9 @@ def test_threads_that_read_at_once_leave_the_warning_filters_alone(tmp_path, col
     decode, found = image_file._decode, []
 
     def decode_together(*arguments):
-        both.wait(timeout=10)
+        both.wait(timeout=100)
         found.append(list(warnings.filters))  # both have opened their files, neither is done
-        both.wait(timeout=10)
+        both.wait(timeout=100)
         return decode(*arguments)
 
     monkeypatch.setattr(image_file, "_decode", decode_together)

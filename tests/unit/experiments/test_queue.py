@@ -295,7 +295,7 @@ def test_a_worker_ends_when_its_input_does(tmp_path):
     process.stdin.flush()
     while process.poll() is None and not (tmp_path / "run" / "timing.jsonl").exists():
         time.sleep(0.02)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=400)
     assert process.returncode == 128 + signal.SIGTERM
     assert errors == b"interrupted by SIGTERM\n"
     assert (tmp_path / "run" / "last" / "state.safetensors").exists()

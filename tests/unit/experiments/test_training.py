@@ -121,7 +121,7 @@ def test_training_in_another_thread_gives_the_same_bits(undisturbed, tmp_path):
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(timeout=120)
+    thread.join(timeout=400)
     assert fingerprint(runs[0].folder) == fingerprint(undisturbed.folder)
 
 

@@ -25,7 +25,7 @@ class Threads:
     """Threads that stand for processes."""
 
     def __init__(self, number):
-        self.barrier = threading.Barrier(number, timeout=20)
+        self.barrier = threading.Barrier(number, timeout=200)
         self.parts, self.lock = {}, threading.Lock()
 
     def sum_(self, tensor):

@@ -1,4 +1,4 @@
-"""The networks of plain torch to compare with: the same numbers, as much work, hardly less time."""
+"""The networks of plain torch to compare with: the same numbers, as much work."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
 
 import pdecnn
-from pdecnn.experiments.bench.digits import make_digits_pair, time_digits
+from pdecnn.experiments.bench.digits import make_digits_pair
 from pdecnn.experiments.bench.plain_steps import PlainStep, regularizer
 from pdecnn.experiments.bench.plain_twin import PlainNetwork, copy_weights_
 from pdecnn.experiments.bench.resnets import CifarResNet
@@ -142,12 +142,3 @@ def test_plain_networks_have_the_layout_that_is_fastest_on_a_gpu():
     assert len(seen) == 2
     for tensor in [*seen, *kernels]:
         assert tensor.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.slow
-@pytest.mark.alone
-@every_dynamics
-def test_a_digits_step_takes_at_most_1_05_of_plain_torch(dynamics):
-    # One measurement of many short pairs: the best of several would forgive a true 1.1.
-    timings = time_digits(dynamics, num_repeats=101, repeat_seconds=0.05)
-    assert timings["pdecnn"].ratio(timings["plain"]) <= 1.05
