@@ -19,7 +19,7 @@ from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer
 from pdecnn.explorer.server import ExplorerServer
 from pdecnn.explorer.subject import open_subject
 from tests.browser import watched_page
-from tests.explorers import make_subject, origin, png, serving, serving_subject
+from tests.explorers import make_subject, origin, png, serving_subject
 from tests.runs import call, finish, small_config, start
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "explorer.md"
