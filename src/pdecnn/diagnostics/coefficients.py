@@ -106,8 +106,8 @@ class BlockCoefficients:
     def random_shares(self) -> dict[str, float]:
         """The expected shares of weights as they are initialised, to see what was learned.
 
-        Of stencils whose entries are independent and of one variance, on any mesh: that of
-        beta_t(theta) |B_t| is the sum of its squares over the unit stencils.
+        Entries are independent and of one variance, so that the mean square of beta_t(theta) goes
+        with the sum of its squares over the unit stencils. On any mesh; all 0 where none are known.
         """
         if not self.steps:
             return dict.fromkeys(KINDS, 0.0)
