@@ -41,6 +41,11 @@ def _compiler_settings() -> Iterator[AbstractContextManager[None]]:
     yield tracing.patch(recompile_limit=1000, accumulated_recompile_limit=100_000)
 
 
+def is_captured(device: torch.device) -> bool:
+    """Whether what is computed there now is recorded for a CUDA graph: it cannot be waited for."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Whether a user's function runs with a part of the module or the gradient of a weight."""
     return any(
@@ -48,8 +53,11 @@ def has_hooks(module: nn.Module) -> bool:
         or part._forward_pre_hooks
         or part._backward_hooks
         or part._backward_pre_hooks
+        or any(
+            weight is not None and weight._backward_hooks for weight in part._parameters.values()
+        )
         for part in module.modules()
-    ) or any(weight._backward_hooks for weight in module.parameters())
+    )
 
 
 def compile_settings(backend: str) -> dict[str, Any]:

@@ -19,11 +19,9 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from pdecnn.errors import ConfigError
-from pdecnn.pde.acceleration import compiled, has_hooks
-from pdecnn.pde.activations import BUILT_IN
-from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.acceleration import compiled, is_captured
 from pdecnn.pde.fused import fused_steps
-from pdecnn.pde.grid import Extent, Grid
+from pdecnn.pde.grid import Extent, Grid, has_left_range
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
     AbstractReversibleIntegrator,
@@ -31,20 +29,12 @@ from pdecnn.pde.integrators import (
     Shear,
     State,
 )
-from pdecnn.pde.layers import LAYERS, AbstractLayer
-from pdecnn.pde.normalization import BATCH_NORMS, ChannelAffine, TotalVariationNorm
+from pdecnn.pde.randomness import HostGenerators, refused_random_numbers, suspects_among
 
 BACKPROP_MODES = ("stored", "checkpointed", "reversible", "exact")
 REVERSING_MODES = ("reversible", "exact")
 
-_DETERMINISTIC = {
-    *LAYERS.values(),
-    *BATCH_NORMS,
-    Convolution,
-    TotalVariationNorm,
-    ChannelAffine,
-    nn.Identity,
-}
+_BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 Slots = dict[int, dict[str, int]]
 """For each layer, by identity, the place of each of its weights among the block's."""
@@ -170,6 +160,7 @@ class _Segment(nn.Module):
     def propagate_checkpointed(self, state: State) -> State:
         """The same, computed again during backward."""
         weights = dict(self.named_parameters(remove_duplicate=False))
+        is_random = bool(suspects_among(self.layers))
 
         # Weights are inputs like the state: by the time of backward the layers may hold others,
         # and those of now may have changed, which autograd notices.
@@ -183,35 +174,26 @@ class _Segment(nn.Module):
             *state,
             *weights.values(),
             use_reentrant=False,
-            context_fn=lambda: (nullcontext(), _BuffersOfNow(self)),
-            preserve_rng_state=_may_be_random(self.steps),
+            context_fn=lambda: (nullcontext(), _AsNow(self, generators=is_random)),
+            preserve_rng_state=is_random,
         )
         return after
 
 
-def _may_be_random(steps: Sequence[Layers]) -> bool:
-    """Whether recomputation may need random numbers again: unless all is known to draw none."""
-    layers = [layer for step in steps for layer in step]
-    activations = [layer.activation for layer in layers if isinstance(layer, AbstractLayer)]
-    parts = [part for layer in layers for part in layer.modules()]
-    return (
-        any(type(part) not in _DETERMINISTIC for part in parts)
-        or any(activation not in BUILT_IN for activation in activations)
-        or any(has_hooks(layer) for layer in layers)
-    )
-
-
 def propagate_reversible(stepping: TimeStepping, state: State) -> State:
     """All steps as one function that keeps only the final state and the weights."""
+    layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
     # Again, though the block did it: a parametrisation may have come to the layers since.
-    refuse_buffers((layer for layers in stepping.steps for layer in layers), stepping.integrator)
+    refuse_buffers(layers, stepping.integrator)
     fused = stepping.run_fused(state, stepping.steps, keep=False)
     if fused is not None:
         return fused
     weights = _distinct_weights(stepping)
-    final: State = _ReversibleSteps.apply(  # type: ignore[no-untyped-call]
-        stepping, weights.slots, len(state), *state, *weights.tensors
-    )
+    suspects = suspects_among(layers) if torch.is_grad_enabled() else ""
+    with refused_random_numbers(suspects, stepping.integrator, state[0].device):
+        final: State = _ReversibleSteps.apply(  # type: ignore[no-untyped-call]
+            stepping, suspects, weights.slots, len(state), *state, *weights.tensors
+        )
     return final
 
 
@@ -245,15 +227,23 @@ class _ReversibleSteps(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, stepping: TimeStepping, slots: Slots, num_components: int, *tensors: Tensor
+        ctx: Any,
+        stepping: TimeStepping,
+        suspects: str,
+        slots: Slots,
+        num_components: int,
+        *tensors: Tensor,
     ) -> State:
         state, weights = tensors[:num_components], tensors[num_components:]
         ctx.stepping, ctx.slots, ctx.num_components = stepping, slots, num_components
         ctx.autocast = _autocast_settings(state[0].device.type)
+        ctx.suspects = suspects if stepping.grid is not None else ""
+        # Only on a grid is what comes back the very start, by which suspects can be judged.
+        start = [_checksum(state)] if ctx.suspects else []
         for later in stepping.advance(state, stepping.steps):
             state = later
         final = state
-        ctx.save_for_backward(*final, *weights)
+        ctx.save_for_backward(*start, *final, *weights)
         return final
 
     @staticmethod
@@ -266,9 +256,10 @@ class _ReversibleSteps(torch.autograd.Function):
         stepping: TimeStepping = ctx.stepping
         integrator = cast(AbstractReversibleIntegrator, stepping.integrator)
         num_components: int = ctx.num_components
-        saved: tuple[Tensor, ...] = ctx.saved_tensors
-        state, weights = list(saved[:num_components]), saved[num_components:]
-        needed = ctx.needs_input_grad[3 + num_components :]
+        saved: list[Tensor] = list(ctx.saved_tensors)
+        start = saved.pop(0) if ctx.suspects else None
+        state, weights = saved[:num_components], saved[num_components:]
+        needed = ctx.needs_input_grad[4 + num_components :]
         state_gradients = list(gradients)
         sums = _GradientSums(weights, needed)
         for layers in reversed(stepping.steps):
@@ -291,7 +282,33 @@ class _ReversibleSteps(torch.autograd.Function):
                 for slot, gradient in zip(trained, found, strict=True):
                     if gradient is not None:
                         sums.add(slot, gradient)
-        return None, None, None, *state_gradients, *sums.finish()
+        if start is not None:
+            _check_start(state, start, ctx.suspects, integrator)
+        return None, None, None, None, *state_gradients, *sums.finish()
+
+
+def _checksum(state: Sequence[Tensor]) -> Tensor:
+    """A number for each component that another one hardly has."""
+    # Adding 0 makes -0 a 0, which it may have become on the way.
+    bits = ((part + 0).view(_BITS[part.dtype]) for part in state)
+    return torch.stack([numbers.sum() for numbers in bits])
+
+
+def _check_start(
+    state: Sequence[Tensor], start: Tensor, suspects: str, integrator: AbstractIntegrator
+) -> None:
+    """Raise if the state that was computed backwards is not the one at the start."""
+    # A capture cannot wait for the answer; there were trial runs before.
+    if is_captured(start.device) or torch.equal(_checksum(state), start):
+        return
+    if has_left_range():
+        return  # this is why, and whoever deferred the check will say it
+    raise ConfigError(
+        f"the states computed backwards do not lead back to the start: in a reversible block "
+        f"({integrator.name}) {suspects} gave another value the second time, by chance, a memory "
+        f"of its own or kernels that round differently; use layers that compute the same twice, "
+        f"or backprop='stored'"
+    )
 
 
 class _GradientSums:
@@ -354,21 +371,26 @@ def _autocast_settings(device_type: str) -> dict[str, Any]:
     }
 
 
-class _BuffersOfNow(AbstractContextManager[None]):
+class _AsNow(AbstractContextManager[None]):
     """Within it a module has the buffers it has now, and changes none.
 
     Recomputed norms, say, are as they were and do not count the batch a second time: modules
-    work on copies meanwhile. Can be entered again: a graph that is retained is recomputed at
-    each backward.
+    work on copies meanwhile. If asked, the generators of the host too are as they are now and
+    do not move. Can be entered again: a graph that is retained is recomputed at each backward.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, *, generators: bool) -> None:
         self._met = [(part, _copied(part._buffers)) for part in module.modules() if part._buffers]
         self._kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
+        self._generators = HostGenerators() if generators else None
+        self._kept_generators: HostGenerators | None = None
 
     def __enter__(self) -> None:
         # All copies first: where memory ends meanwhile, nothing has been exchanged.
         copies = [_copied(buffers) for _, buffers in self._met]
+        if self._generators is not None:
+            self._kept_generators = HostGenerators()
+            self._generators.restore()
         self._kept = [(part, dict(part._buffers)) for part, _ in self._met]
         for (part, _), buffers in zip(self._met, copies, strict=True):
             part._buffers.update(buffers)
@@ -377,6 +399,8 @@ class _BuffersOfNow(AbstractContextManager[None]):
         for part, buffers in self._kept:
             part._buffers.update(buffers)
         self._kept.clear()
+        if self._kept_generators is not None:
+            self._kept_generators.restore()
 
 
 def _copied(buffers: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:

@@ -27,6 +27,7 @@ from pdecnn.pde.integrators import (
 )
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import BATCH_NORMS
+from pdecnn.pde.randomness import refused_random_numbers, suspects_among
 
 
 class Block(nn.Module):
@@ -141,10 +142,11 @@ class Block(nn.Module):
             self.grid.check_state(state)
         extent = None if self.grid is None else Extent(self.grid, state)
         watch = None if extent is None else extent.watch
-        for layers in reversed(self.steps):
-            state = integrator.step_back(
-                layers, state, self.step_size, rounding=stepping.round, watch=watch
-            )
+        with refused_random_numbers(suspects_among(self.layers), integrator, state[0].device):
+            for layers in reversed(self.steps):
+                state = integrator.step_back(
+                    layers, state, self.step_size, rounding=stepping.round, watch=watch
+                )
         if extent is not None:
             extent.check()
         return integrator.finish(state)

@@ -133,6 +133,11 @@ def deferred_checks() -> Iterator[list[Tensor]]:
         _deferred = before
 
 
+def has_left_range() -> bool:
+    """Whether a check that was deferred has failed so far; waits for the device."""
+    return _deferred is not None and any(bool(flag) for flag in _deferred)
+
+
 class Extent:
     """The largest magnitude of a state and of all it becomes, one number on the device."""
 

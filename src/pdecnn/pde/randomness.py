@@ -1,0 +1,106 @@
+"""Random numbers in layers: a state that is computed a second time would meet others."""
+
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from pdecnn.errors import ConfigError
+from pdecnn.pde.acceleration import has_hooks, is_captured
+from pdecnn.pde.activations import BUILT_IN
+from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.integrators import AbstractIntegrator
+from pdecnn.pde.layers import LAYERS, AbstractLayer
+from pdecnn.pde.normalization import BATCH_NORMS, ChannelAffine, TotalVariationNorm
+
+_DETERMINISTIC = {
+    *LAYERS.values(),
+    *BATCH_NORMS,
+    Convolution,
+    TotalVariationNorm,
+    ChannelAffine,
+    nn.Identity,
+}
+
+
+def suspects_among(layers: Iterable[nn.Module]) -> str:
+    """The kinds of layers that may draw random numbers; none if all are known to draw none."""
+    kinds = dict.fromkeys(type(layer).__name__ for layer in layers if _may_be_random(layer))
+    return " or ".join(kinds)
+
+
+def _may_be_random(layer: nn.Module) -> bool:
+    return (
+        any(type(part) not in _DETERMINISTIC for part in layer.modules())
+        or (isinstance(layer, AbstractLayer) and layer.activation not in BUILT_IN)
+        or has_hooks(layer)
+    )
+
+
+@contextmanager
+def refused_random_numbers(
+    suspects: str, integrator: AbstractIntegrator, device: torch.device
+) -> Iterator[None]:
+    """Raise at the end if random numbers were drawn within; without suspects it costs nothing.
+
+    A generator of a layer's own is not seen.
+    """
+    # Within a capture the device's generator cannot be asked; there were trial runs before.
+    if not suspects or is_captured(device):
+        yield
+        return
+    before = _states(device)
+    yield
+    after = _states(device)
+    moved = [name for name in before if before[name] != after[name]]
+    if moved:
+        raise ConfigError(
+            f"random numbers were drawn while {suspects} ran ({moved[0]} generator moved): a "
+            f"reversible block ({integrator.name}) refuses layers that draw them, since a state "
+            f"computed backwards would meet others; draw them outside the blocks or, where no "
+            f"state is reversed, use backprop='stored' or 'checkpointed'"
+        )
+
+
+def _states(device: torch.device) -> dict[str, object]:
+    states = {
+        "PyTorch's": _plain(torch.get_rng_state().numpy()),
+        "Python's": random.getstate(),
+        "NumPy's": _plain(_numpy_state()),
+    }
+    if device.type == "cuda":
+        states["the GPU's"] = _plain(torch.cuda.get_rng_state(device).numpy())
+    return states
+
+
+def _plain(state: Any) -> object:
+    """The state with bytes for arrays, so that it can be compared."""
+    if isinstance(state, dict):
+        return {name: _plain(part) for name, part in state.items()}
+    return state.tobytes() if hasattr(state, "tobytes") else state
+
+
+def _numpy_state() -> Any:
+    """The state of NumPy's generator; None if nobody has imported NumPy."""
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.random.get_state(legacy=False)
+
+
+class HostGenerators:
+    """The states of Python's and NumPy's generators, as they are now, to be set again.
+
+    PyTorch's own are looked after by `torch.utils.checkpoint`.
+    """
+
+    def __init__(self) -> None:
+        self._python, self._numpy = random.getstate(), _numpy_state()
+
+    def restore(self) -> None:
+        """Set the generators to these states."""
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
