@@ -1,7 +1,7 @@
 """Networks across levels: the same PDE on another mesh or with other time steps (Sec. 2).
 
 Weights are coefficients of a PDE, so they carry over between resolutions and numbers of steps.
-Every function returns a new network and leaves the old one alone.
+Every function returns a new network and leaves the old one, with its hooks, alone.
 """
 
 from dataclasses import replace
@@ -13,6 +13,7 @@ import torch
 from pdecnn.checks import check_count
 from pdecnn.errors import ConfigError
 from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.description import check_described
 from pdecnn.networks.level_transfer import change_steps
 from pdecnn.networks.level_transfer import transfer_tensors as transfer_tensors
 from pdecnn.networks.network import Network
@@ -129,6 +130,7 @@ def _moved(
     method: str = "rediscretize",
 ) -> Network:
     """A network of that config with the weights of the old one, on its device and in its mode."""
+    check_described(network)
     # The weights drawn here are overwritten: this must not use up random numbers.
     with torch.random.fork_rng(devices=()):
         new = Network(config, preprocessing)
@@ -136,11 +138,6 @@ def _moved(
         network, new, network.state_dict(), interpolation=interpolation, method=method
     )
     for name, tensor in new.state_dict(keep_vars=True).items():
-        if name not in tensors:
-            raise ConfigError(
-                f"the network has no tensor named {name!r}: it was changed after it was made, and "
-                f"only networks as NetworkConfig describes them can change their level"
-            )
         tensor.data = tensors[name]
     trained = {name: torch.tensor(w.requires_grad) for name, w in network.named_parameters()}
     for name, flag in change_steps(network, new, trained, interpolation).items():

@@ -17,6 +17,7 @@ from pdecnn.files import (
     verify_manifest,
 )
 from pdecnn.networks.config import config_from_dict
+from pdecnn.networks.description import check_described
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import preprocessing_from_dict
 from pdecnn.pde.convolution import SPATIAL_AXES
@@ -33,6 +34,7 @@ def save(network: Network, folder: Path) -> None:
         "network": network.config.to_dict(),
         "preprocessing": network.preprocessing.to_dict(),
     }
+    check_described(network)
     contents = {WEIGHTS: serialize(network.state_dict()), CONFIG: json_bytes(config)}
     card, manifest = _model_card(network).encode(), manifest_bytes(contents)
     try:

@@ -278,15 +278,11 @@ def test_what_cannot_be_is_refused_in_one_line(call, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_network_that_was_changed_by_hand_is_refused():
-    network = make_network()
-    torch.nn.utils.parametrizations.weight_norm(network.opening.convolution, "stencil")
-    with pytest.raises(ConfigError, match="changed after it was made"):
-        refine_in_time(network)
-    network = make_network("parabolic")
+def test_stencils_of_another_size_have_no_other_mesh():
+    network, finer = make_network("parabolic"), make_network("parabolic", mesh_size=0.5)
     network.opening.convolution = Convolution(3, 4, stencil_size=5)
     with pytest.raises(ConfigError, match="only 3-point stencils"):
-        refine_in_space(network)
+        transfer_tensors(network, finer, network.state_dict())
 
 
 def test_a_level_is_saved_with_the_network(tmp_path):
