@@ -22,7 +22,7 @@ from pdecnn.files import (
 from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.config import with_old_grid
-from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weights, serialize
+from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weights, save, serialize
 
 TENSORS, PROGRESS = "state.safetensors", "state.json"
 FILES = (CONFIG, WEIGHTS, TENSORS, PROGRESS)
@@ -42,7 +42,7 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
     temporary = temporary_beside(folder)
     temporary.mkdir()
     try:
-        trainer.evaluated.save_pretrained(temporary)
+        save(trainer.evaluated, temporary)  # hooks by which a training is watched do not matter
         write_atomically(temporary / TENSORS, serialize(_tensors(trainer)))
         progress = {"format_version": FORMAT_VERSION, "progress": trainer.progress.to_dict()}
         write_json(temporary / PROGRESS, progress)

@@ -18,26 +18,32 @@ _FREE = frozenset({"preprocessing", "_backprop", "_grid_bits"})
 def check_described(network: Network) -> None:
     """Raise a ConfigError where a network is not the one that would be made by its config.
 
-    Compared are the parts and their types, every setting of theirs, the shapes of their tensors,
-    methods replaced and forward hooks; not weights, dtype and device, nor what else was attached.
+    Compared are the parts and their types, every setting of theirs, the shapes of their tensors
+    and methods replaced; not weights, dtype and device, nor what else was attached.
     """
     # The weights drawn here are not used: this must not use up random numbers.
     with torch.random.fork_rng(devices=()), torch.device("cpu"):
         made = Network(network.config, network.preprocessing)
     found, wanted = dict(network.named_modules()), dict(made.named_modules())
-    difference = next(
-        filter(None, (_difference(name, found.get(name), part) for name, part in wanted.items())),
-        None,
-    )
-    if difference is None:
-        others = [name for name in found if name not in wanted]
-        difference = f"{others[0]} is not among its parts" if others else None
-    if difference is not None:
+    differences = [_difference(name, found.get(name), part) for name, part in wanted.items()]
+    differences += [f"{name} is not among its parts" for name in found if name not in wanted]
+    for difference in filter(None, differences):
         raise ConfigError(
             f"the network was changed after it was made: {difference}; only networks as "
             f"NetworkConfig describes them can be saved or change their level: undo it, or keep "
             f"the state_dict() yourself"
         )
+
+
+def refuse_hooks(network: Network) -> None:
+    """Raise a ConfigError where forward hooks may change what a network computes."""
+    for name, part in network.named_modules():
+        if part._forward_hooks or part._forward_pre_hooks:
+            raise ConfigError(
+                f"{name or 'the network'} has a forward hook, which no file can hold and which may "
+                f"change what the network computes; remove it first, with remove() of the handle "
+                f"that registering it returned"
+            )
 
 
 def _difference(name: str, found: nn.Module | None, wanted: nn.Module) -> str | None:
@@ -47,8 +53,6 @@ def _difference(name: str, found: nn.Module | None, wanted: nn.Module) -> str | 
         return f"{where} is missing, or there twice"
     if _kind(found) is not _kind(wanted):
         return f"{where} is {type(found).__name__}, not {type(wanted).__name__}"
-    if found._forward_hooks or found._forward_pre_hooks:
-        return f"{where} has a forward hook"
     settings, shapes, wanted_shapes = _settings(found), _shapes(found), _shapes(wanted)
     for key, value in _settings(wanted).items():
         if isinstance(settings.get(key), Tensor) or settings.get(key) != value:

@@ -1,7 +1,7 @@
 """Networks across levels: the same PDE on another mesh or with other time steps (Sec. 2).
 
 Weights are coefficients of a PDE, so they carry over between resolutions and numbers of steps.
-Every function returns a new network and leaves the old one alone.
+Every function returns a new network and leaves the old one, with its hooks, alone.
 """
 
 from dataclasses import replace

@@ -100,9 +100,14 @@ class Network(nn.Module):
         self.classifier = classifier.to(old.device, old.dtype).train(self.classifier.training)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json, model.safetensors, a model card and their SHA-256 to a folder."""
+        """Write config.json, model.safetensors, a model card and their SHA-256 to a folder.
+
+        A ConfigError refuses what its config does not describe: exchanged parts, forward hooks.
+        """
+        from pdecnn.networks.description import refuse_hooks
         from pdecnn.networks.pretrained import save
 
+        refuse_hooks(self)
         save(self, Path(folder))
 
     @classmethod

@@ -114,8 +114,6 @@ CHANGES = [
     (add_a_part, "opening.more is not among its parts"),
     (leave_out_pooling, "connectors.0.pool is False, not True"),
     (share_a_layer, "blocks.0.layers.1 is missing, or there twice"),
-    (hook, "blocks.0 has a forward hook"),
-    (hook_before, "classifier has a forward hook"),
     (replace_a_method, "classifier.forward is replaced"),
     (reparametrize, "opening.convolution is ParametrizedConvolution, not Convolution"),
     (widen_a_weight, r"classifier.bias has shape \(1,\), not \(4,\)"),
@@ -135,6 +133,15 @@ def test_a_network_that_was_changed_is_not_saved_as_another(change, message, tmp
         with pytest.raises(ConfigError, match=f"changed after it was made: {message}") as caught:
             use()
         assert "\n" not in str(caught.value)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("change", "name"), [(hook, "blocks.0"), (hook_before, "classifier")])
+def test_a_network_with_a_hook_is_not_saved_without_it(change, name, tmp_path):
+    network = make()
+    change(network)
+    with pytest.raises(ConfigError, match=f"{name} has a forward hook, which no file can hold"):
+        network.save_pretrained(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
