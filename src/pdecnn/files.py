@@ -89,8 +89,8 @@ def write_json(path: Path, value: object) -> None:
 
 
 def json_bytes(value: object) -> bytes:
-    """Readable JSON, as `write_json` writes it."""
-    return (json.dumps(value, indent=2) + "\n").encode()
+    """Readable JSON, as `write_json` writes it; NaN and infinity, which it has not, are errors."""
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:

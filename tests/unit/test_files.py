@@ -95,6 +95,13 @@ def test_json_keeps_the_order_of_keys_and_ends_with_a_newline(tmp_path):
     assert text.endswith("}\n")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_json_never_holds_what_is_no_number(tmp_path, value):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "values.json", {"loss": value})
+    assert not (tmp_path / "values.json").exists()
+
+
 def test_an_intact_folder_verifies(folder):
     verify_manifest(folder)
     verify_manifest(folder, ("a.bin", "b.txt"))

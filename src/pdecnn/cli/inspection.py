@@ -15,6 +15,7 @@ from pdecnn.cli.options import (
     WeightsOption,
     print_json,
     say_to_terminal,
+    warn,
 )
 
 
@@ -40,6 +41,8 @@ def diagnose(
         run, data=data, weights=weights, device=device, say=say_to_terminal(quiet=as_json)
     )
     files = write_diagnosis(found, output or run / "diagnosis")
+    if found.notice is not None:
+        warn(found.notice)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -84,6 +87,8 @@ def report(
         say=say_to_terminal(quiet=quiet),
     )
     write_page(found, output)
+    for notice in filter(None, (one.notice for one in found)):
+        warn(notice)
     if not quiet:
         print(
             f"{output}: {len(found)} {'run' if len(found) == 1 else 'runs'}; open it in a browser"

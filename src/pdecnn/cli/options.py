@@ -52,8 +52,13 @@ def say_to_terminal(*, quiet: bool) -> Callable[[str], None]:
 
 
 def print_json(value: Any, indent: int | None = None) -> None:
-    """On stdout, on one line unless indented."""
-    print(json.dumps(value, indent=indent))
+    """On stdout, on one line unless indented; never with a bare NaN, which is no JSON."""
+    print(json.dumps(value, indent=indent, allow_nan=False))
+
+
+def warn(text: str) -> None:
+    """A line on stderr that does not end the command."""
+    print(f"pdecnn: {text}", file=sys.stderr, flush=True)
 
 
 def process_rank() -> int:

@@ -19,6 +19,7 @@ from pdecnn.cli.options import (
     print_json,
     process_rank,
     split_names,
+    warn,
 )
 
 
@@ -111,6 +112,8 @@ def evaluate(
 
     result = experiments.evaluate(run, data=data, split=split, weights=weights, device=device)
     if process_rank() == 0:
+        if result["loss"] is None:
+            warn("the loss is not finite: scores of some images are NaN or infinite")
         print_json(result, indent=None if as_json else 2)
 
 

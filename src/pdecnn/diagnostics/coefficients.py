@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import sqrt
+from math import isfinite, nan, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -75,11 +75,13 @@ class OperatorCoefficients:
     def shares(self) -> dict[str, float]:
         """The part of each kind in sum_t |beta_t B_t|^2 over all channels; they add up to 1.
 
-        All 0 for K = 0. The basis stencils B_t are not orthogonal, so that the sum is not the
-        squared norm of the stencil, but it vanishes with it.
+        All 0 for K = 0, NaN where weights are no numbers. The basis stencils B_t are not
+        orthogonal, so that the sum is not the squared norm of the stencil, but it vanishes with it.
         """
         squares = self.contributions.square().sum((0, 1))
         total = float(squares.sum())
+        if not isfinite(total):
+            return dict.fromkeys(KINDS, nan)
         shares = dict.fromkeys(KINDS, 0.0)
         for term, square in zip(self.terms, squares.tolist(), strict=True):
             shares[term_kind(term)] += square / total if total > 0 else 0.0
@@ -137,7 +139,7 @@ class BlockCoefficients:
         stacked = torch.stack(sizes)
         size = float(stacked.square().sum(1).mean())
         change = float(stacked.diff(dim=0).square().sum(1).mean())
-        return sqrt(change / size) if size > 0 else 0.0
+        return 0.0 if size == 0 else sqrt(change / size)
 
 
 def operator_coefficients(

@@ -119,7 +119,7 @@ def _curve_values(curve: Tensor | None) -> dict[str, Any] | None:
 def relative_change(curve: Tensor) -> float:
     """max |E_j - E_0| / |E_0| over times and images; examples that start at 0 are left out."""
     start = curve[:1].abs()
-    changes = ((curve - curve[:1]).abs() / start)[:, start[0] > 0]
+    changes = ((curve - curve[:1]).abs() / start)[:, start[0] != 0]
     return float(changes.max()) if changes.numel() else 0.0
 
 
@@ -162,8 +162,8 @@ def _operator_values(operator: OperatorCoefficients) -> dict[str, Any]:
     }
 
 
-def _by_kind(values: dict[str, float]) -> dict[str, float]:
-    return {kind.replace(" ", "_"): value for kind, value in values.items()}
+def _by_kind(values: dict[str, float]) -> dict[str, float | None]:
+    return {kind.replace(" ", "_"): finite_number(value) for kind, value in values.items()}
 
 
 def kind_name(term: tuple[int, ...]) -> str:
@@ -176,5 +176,5 @@ def derivative_name(term: tuple[int, ...]) -> str:
     return "".join(letter * order for letter, order in zip("xyz", term, strict=False)) or "1"
 
 
-def _rms(values: Tensor) -> float:
-    return sqrt(float(values.square().mean()))
+def _rms(values: Tensor) -> float | None:
+    return finite_number(sqrt(float(values.square().mean())))

@@ -62,7 +62,7 @@ def block_stability(
         states = plain.trajectory(features.detach().double())
     growth = _measured_growth(plain, features, num_iterations)
     if not all(bool(part.isfinite().all()) for state in states for part in state):
-        return BlockStability(steps=(), growth=growth, verdict=diverged_verdict(plain))
+        return BlockStability(steps=(), growth=growth, verdict=diverged_verdict(plain, features))
     steps = tuple(
         _step_stability(plain, _first_example(states[index]), index, dense_size)
         for index in range(plain.num_steps)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pdecnn.diagnostics.growth import Growth
 from pdecnn.diagnostics.guarantees import (
@@ -28,6 +28,7 @@ from pdecnn.diagnostics.spectra import (
     largest_eigenvalue,
 )
 from pdecnn.errors import DivergedError
+from pdecnn.networks.finiteness import nonfinite_weights
 from pdecnn.pde.block import Block
 from pdecnn.pde.layers import AbstractLayer
 
@@ -250,13 +251,16 @@ def _instability(
     return None
 
 
-def diverged_verdict(block: Block) -> Verdict:
-    """The verdict on a block whose features overflow on their way."""
+def diverged_verdict(block: Block, features: Tensor) -> Verdict:
+    """The verdict on a block whose states are not finite, having begun with `features`."""
+    reason = "the features left the range of floating-point numbers within the block"
+    weights = nonfinite_weights(block)
+    if not bool(features.isfinite().all()):
+        reason = "the features that reach the block are not finite"
+    if weights is not None:
+        reason = f"{weights} of the block"
     return Verdict(
-        name="unstable",
-        theorem=_THEOREMS[is_hyperbolic(block)],
-        assumptions=(),
-        reason="the features left the range of floating-point numbers within the block",
+        name="unstable", theorem=_THEOREMS[is_hyperbolic(block)], assumptions=(), reason=reason
     )
 
 

@@ -19,6 +19,7 @@ from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.experiments.environment import cpu_threads, resolve_device
 from pdecnn.experiments.evaluation import read_run
 from pdecnn.experiments.runs import Run, as_run
+from pdecnn.networks.finiteness import nonfinite_weights
 
 NUM_IMAGES = 8
 """Images at which a diagnosis is made."""
@@ -39,6 +40,8 @@ class Diagnosis:
     num_images: int
     num_weights: int
     blocks: tuple[BlockDiagnosis, ...]
+    notice: str | None = None
+    """What is wrong with the weights: some are no numbers."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; `docs/diagnostics.md` says what every key means."""
@@ -48,6 +51,7 @@ class Diagnosis:
             "weights": self.weights,
             "num_images": self.num_images,
             "num_weights": self.num_weights,
+            "notice": self.notice,
             "blocks": [
                 {"block": index, **block_values(block)} for index, block in enumerate(self.blocks)
             ],
@@ -90,11 +94,13 @@ def diagnose(
     """Stability, energy, reversibility and learned PDE of a run's blocks, at test images.
 
     The images are 8 of the test set, the same for every run on it. Everything is computed in
-    float64, which mps does not have: 'auto' is the CPU there.
+    float64, which mps does not have: 'auto' is the CPU there. Weights that are no numbers are
+    diagnosed too, with a notice.
     """
     run, where = as_run(run), _float64_device(device)
     with cpu_threads(run.config.training.num_threads):
-        network, test, _ = read_run(run, data, weights=weights)
+        network, test, _ = read_run(run, data, weights=weights, finite=False)
+        found = nonfinite_weights(network)
         network.to(where).eval()
         chosen = _sample(test, NUM_IMAGES)
         blocks = diagnose_network(network, network.preprocess(chosen.images[:]), say=say)
@@ -105,6 +111,7 @@ def diagnose(
         num_images=len(chosen),
         num_weights=network.num_weights,
         blocks=tuple(blocks),
+        notice=None if found is None else f"{run.weights(weights)}: {found}",
     )
 
 

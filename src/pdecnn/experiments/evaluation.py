@@ -9,7 +9,7 @@ import torch
 
 from pdecnn.data.image_file import read_image
 from pdecnn.data.image_set import ImageSet
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.experiments.environment import resolve_device
 from pdecnn.experiments.preparation import read_splits
 from pdecnn.experiments.runs import Run, as_run
@@ -17,6 +17,7 @@ from pdecnn.experiments.weights import load
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import check_fit, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig
+from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.network import Network
 
 SPLITS = ("test", "validation", "train")
@@ -50,11 +51,17 @@ def evaluate(
 
 
 def read_run(
-    run: Run, data: str | Path | None, *, split: str = "test", weights: str = "best"
+    run: Run,
+    data: str | Path | None,
+    *,
+    split: str = "test",
+    weights: str = "best",
+    finite: bool = True,
 ) -> tuple[Network, ImageSet, TrainingConfig]:
     """The network of a run, the images to measure it on, which must fit it, and its settings.
 
-    `data` is where its data lie now, if that is not where they were.
+    `data` is where its data lie now, if that is not where they were. With `finite` a network of
+    weights that are no numbers is refused.
     """
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
@@ -62,6 +69,8 @@ def read_run(
     if data is not None:
         config = replace(config, data=replace(config.data, folder=str(data)))
     network = Network.from_pretrained(run.weights(weights))
+    if finite:
+        refuse_nonfinite(network, run.weights(weights))
     images: ImageSet = getattr(read_splits(config.data, config.seed), split)
     check_fit(network, images)
     return network, images, config.training
@@ -79,6 +88,7 @@ def predict(
     if top < 1:
         raise ConfigError(f"top must be at least 1, found {top}")
     network = load(run, weights).to(resolve_device(device))
+    refuse_nonfinite(network, Path(run))
     names = network.preprocessing.class_names or tuple(map(str, range(network.num_classes)))
     size = network.preprocessing.size
     if network.config.dimension != 2:
@@ -91,6 +101,11 @@ def predict(
     results = []
     for path, image in zip(images, pixels, strict=True):
         scores = class_scores(network, image.unsqueeze(0), batch_size=1)
+        if not bool(scores.isfinite().all()):
+            raise DivergedError(
+                f"{path}: its class scores are not finite: the features leave the range of "
+                f"floating-point numbers on their way; take other weights"
+            )
         probabilities, classes = torch.topk(scores[0].softmax(0), min(top, network.num_classes))
         results.append(
             {

@@ -23,6 +23,7 @@ from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.errors import ConfigError, ExportError, system_errors_as, unknown_name
 from pdecnn.experiments.weights import load
 from pdecnn.files import new_file, sync_folder, temporary_beside
+from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.network import Network
 from pdecnn.networks.pixel_network import PixelNetwork
 from pdecnn.pde.block import Block
@@ -56,6 +57,7 @@ def export_run(
     file = Path(file)
     _check_arguments(file, kind, pixels)
     network = load(source, weights)
+    refuse_nonfinite(network, Path(source))
     _check_network(network, kind)
     if pixels is None:
         pixels = "uint8" if network.config.dimension == 2 else "float32"

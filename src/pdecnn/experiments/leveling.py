@@ -27,6 +27,7 @@ from pdecnn.experiments.runs import (
     create_run,
 )
 from pdecnn.learning.metrics import class_scores, evaluate_network
+from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.multilevel import (
     coarsen_in_space,
     coarsen_in_time,
@@ -139,6 +140,7 @@ def _open(run: str | Path | Run, weights: str, space: int, time: int) -> tuple[R
     """A run and its network, of which something is to change."""
     source = as_run(run)
     network = Network.from_pretrained(source.weights(weights))
+    refuse_nonfinite(network, source.weights(weights))
     if space == 1 and time == 1:
         raise ConfigError("nothing would change; pass --space or --time with a factor of 2 or more")
     return source, network

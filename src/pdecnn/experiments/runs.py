@@ -135,7 +135,7 @@ class Run:
 
     def write_metrics(self, entries: list[dict[str, Any]]) -> None:
         """Replace metrics.jsonl, so that a crash leaves whole lines only."""
-        text = "".join(json.dumps(entry) + "\n" for entry in entries)
+        text = "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries)
         write_atomically(self.folder / METRICS, text.encode())
 
     def append_timing(self, entry: dict[str, Any]) -> None:
@@ -143,7 +143,7 @@ class Run:
         path = self.folder / TIMING
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         whole = b"".join(line for line in lines if line.endswith(b"\n"))
-        write_atomically(path, whole + json.dumps(entry).encode() + b"\n")
+        write_atomically(path, whole + json.dumps(entry, allow_nan=False).encode() + b"\n")
 
     def link(self, which: str, checkpoint: Path) -> None:
         """Let `best` or `last` be that checkpoint, atomically."""

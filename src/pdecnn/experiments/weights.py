@@ -8,6 +8,7 @@ import torch
 
 from pdecnn.errors import CheckpointError
 from pdecnn.experiments.runs import Run
+from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
@@ -38,9 +39,11 @@ def take_initial(
                 f"the tensors, and nothing else, of a file of torch.save"
             )
         take_foreign_weights(network, Path(initial))
+        refuse_nonfinite(network, Path(initial))
         return
     fresh = network.classifier.weight.detach().clone()
     folder = weights_folder(initial)
     take_weights(network, Network.from_pretrained(folder), folder)
+    refuse_nonfinite(network, Path(initial))
     if torch.equal(network.classifier.weight, fresh):
         note(f"other classes than in {initial}: the classifier starts anew")

@@ -16,6 +16,7 @@ from pdecnn.experiments.preparation import read_splits
 from pdecnn.experiments.recipes import recipe
 from pdecnn.experiments.runs import Run, is_run
 from pdecnn.learning.metrics import check_fit
+from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.network import Network
 from pdecnn.networks.registry import create_model, list_models
 
@@ -107,6 +108,7 @@ def open_subject(
             f"{name}: neither a run directory (no config.json) nor a model with published weights "
             f"({names}); pass what `pdecnn train` made, or one of these names"
         )
+    refuse_nonfinite(network, Path(run))
     if data is not None:
         data_config = replace(data_config, folder=str(data))
     test, notice = _read_test(data_config, seed, network, optional=data is None)

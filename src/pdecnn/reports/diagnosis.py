@@ -129,8 +129,8 @@ def _stability_table(blocks: Sequence[BlockDiagnosis]) -> Table:
                 str(index),
                 str(place),
                 f"{block.block.step_size:g}",
-                _number(step.guaranteed_bound, none="none"),
-                _number(step.local_bound),
+                _number(step.guaranteed_bound, none="none", infinite="any"),
+                _number(step.local_bound, infinite="any"),
                 _number(step.amplification),
                 _largest([None if norm is None else norm.upper for norm in step.norms]),
                 _number(None if system is None else system.largest_real_part),
@@ -266,9 +266,9 @@ def _largest(values: Sequence[float | None]) -> str:
     return _number(max(known) if len(known) == len(values) else None)
 
 
-def _number(value: float | None, none: str = "missing") -> str:
+def _number(value: float | None, none: str = "missing", infinite: str = "overflow") -> str:
     if value is None:
         return none
     if abs(value) < _ROUNDING:
         return "0"
-    return "any" if value == inf else f"{value:.3g}"
+    return infinite if value == inf else f"{value:.3g}"

@@ -181,6 +181,8 @@ def _share_legend(figure: Figure, panels: Sequence[Axes], *, ncols: int, note: s
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
+    if not handles:  # no curve has a finite number
+        return
     figure.legend(
         handles=list(handles.values()),
         labels=list(handles),

@@ -33,9 +33,11 @@ def draw_diagnosis(run: PageRun) -> Markup:
         " does.",
     ]
     sections = diagnosis_sections(blocks)[:-1]
+    notice = run.diagnosis.notice
     return tag(
         "div",
         tag("p", said),
+        None if notice is None else tag("p", f"{notice}.", class_="warning"),
         [_block(index, block) for index, block in enumerate(blocks)],
         [
             details(title, rich_to_html(found, title), tag("p", note, class_="note"))

@@ -42,7 +42,9 @@ class PageRun:
     num_ranks: int
     weights: str
     examination: Examination | None
-    """None: it has no such weights."""
+    """None: it has no such weights, or they are no numbers."""
+    notice: str | None
+    """What is wrong with its weights."""
     diagnosis: Diagnosis | None
     diagnosis_missing: str | None
     """Why there is no diagnosis."""
@@ -101,12 +103,16 @@ def read_page_runs(
     found = []
     for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
         metrics, summary = read_metrics(run), read_summary(run)
-        measured: dict[str, Any] = {"examination": None, **_without_diagnosis(weights)}
+        measured: dict[str, Any] = {
+            "examination": None,
+            "notice": None,
+            **_without_diagnosis(weights),
+        }
         if (run.folder / weights).is_dir():
             where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
             _check_data(run, places[place])
             say(f"{name}: test images")
-            measured["examination"] = examine(run, num_images=num_images, **where)
+            measured |= _examined(run, num_images, where)
             measured |= (
                 _diagnosed(run, partial(_say_of, say, name), where) if diagnosis else _LEFT_OUT
             )
@@ -132,6 +138,14 @@ _LEFT_OUT = {
     "diagnosis": None,
     "diagnosis_missing": "Left out on request (--no-diagnosis).",
 }
+
+
+def _examined(run: Run, num_images: int, where: dict[str, Any]) -> dict[str, Any]:
+    """The test, or why none could be made: what is recorded is worth a page all the same."""
+    try:
+        return {"examination": examine(run, num_images=num_images, **where)}
+    except DivergedError as error:
+        return {"notice": str(error)}
 
 
 def _without_diagnosis(weights: str) -> dict[str, Any]:

@@ -63,6 +63,9 @@ def _hero(run: PageRun) -> Markup | None:
 
 def _remark(run: PageRun) -> Markup | None:
     """Where the numbers come from, if that is not what one expects."""
+    if run.notice is not None:
+        left = "" if run.summary is None else " The figures are those it was left with."
+        return tag("p", f"{run.notice}.{left}", class_="warning")
     if run.examination is None:
         if run.summary is None:
             return tag("p", f"It has no {run.weights} weights yet.", class_="warning")

@@ -81,7 +81,7 @@ def _draw_spectrum(
     for index, found in enumerate(blocks):
         operators = [operator for step in found.coefficients.steps for operator in step]
         squares = torch.stack([op.contributions.square().mean((0, 1)) for op in operators])
-        sizes = squares.mean(0).sqrt().cpu().numpy()
+        sizes = squares.mean(0).sqrt().cpu().nan_to_num(nan=0.0, posinf=0.0).numpy()
         axes.plot(
             range(len(terms)),
             sizes,

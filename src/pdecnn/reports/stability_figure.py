@@ -28,7 +28,7 @@ def draw_stability(blocks: Sequence[BlockDiagnosis]) -> Figure:
         plane.set_title(f"block {index}: {verdict}", loc="left", fontweight="bold")
         if not found.stability.steps:
             for axes in (plane, bounds):
-                _say_in(axes, "the features overflowed")
+                _say_in(axes, fill(found.stability.verdict.reason, _LETTERS))
             continue
         _draw_eigenvalues(plane, found)
         _draw_bounds(bounds, found)

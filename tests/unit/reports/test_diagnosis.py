@@ -271,7 +271,8 @@ def overflow(found):
 
 def test_overflow_is_shown_and_written_as_null(waves, tmp_path):
     found = overflow(waves)
-    assert "overflow" in shown(print_diagnosis, found, [])
+    text = shown(print_diagnosis, found, [])
+    assert re.search(r"^0 +forwards( +overflow){3}$", text, flags=re.MULTILINE)
     values = json.loads(write_diagnosis(found, tmp_path)[0].read_text())
     block = values["blocks"][0]
     assert block["stability"]["steps"] == []
