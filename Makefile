@@ -7,8 +7,11 @@ DOCS_INSTALLED := $(VENV)/.docs-installed
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 # A process for each core; the tests of a file share what they prepare.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
+# What depends on how a processor's kernels round: gradients, reversal, training, earlier scores.
+ROUNDING := tests/gradients tests/unit/pde tests/unit/networks/test_reversal.py \
+  tests/unit/learning/test_guard.py tests/end_to_end/test_earlier_versions.py
 
-.PHONY: install demo test test-slow soak check docs format clean
+.PHONY: install demo test test-slow test-isa soak check docs format clean
 
 install: $(INSTALLED)
 
@@ -31,6 +34,12 @@ test: $(INSTALLED)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m "slow and not gpu" --durations 40 $(SIDE_BY_SIDE)
+
+# As on processors without AVX-512, and without AVX2.
+test-isa: $(INSTALLED)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
+	  $(BIN)/python -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE) $(ROUNDING)
+	ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE) $(ROUNDING)
 
 # Faults, hostile files and long trainings: about half an hour; writes docs/results/soak.md.
 soak: $(INSTALLED)

@@ -1,10 +1,16 @@
 """Promise 30: installing the package or any extra leaves torch as it is; no torchvision."""
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import (
+    PackageNotFoundError,
+    distribution,
+    packages_distributions,
+    version,
+)
 from pathlib import Path
 
 import pytest
@@ -25,12 +31,16 @@ def requirements(extra):
     return [Requirement(text) for text in texts]
 
 
+def name_of(requirement):
+    return re.sub(r"[-_.]+", "-", requirement.name).lower()
+
+
 def needed(extra):
     """All that an extra needs, however indirectly, as far as it is installed here."""
     waiting, found, absent = requirements(extra), {}, set()
     while waiting:
         requirement = waiting.pop()
-        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        name = name_of(requirement)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         found.setdefault(name, []).append(requirement)
@@ -85,6 +95,31 @@ def test_promise_30_torchvision_is_nowhere_needed():
             assert not re.search(r"^\s*(import|from) torchvision", text, re.MULTILINE), path
     with pytest.raises(PackageNotFoundError):
         version("torchvision")
+
+
+def imported(folder):
+    """The top-level names that the modules of a folder import, wherever in them."""
+    names = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names.add(node.module.partition(".")[0])
+    return names - sys.stdlib_module_names - {"pdecnn"}
+
+
+OPTIONAL = {"onnxruntime", "onnxscript", "triton"}
+"""What the package imports only where it is installed."""
+
+
+def test_what_is_imported_is_declared():
+    declared = {name_of(one) for one in requirements(None)}
+    providers = packages_distributions()
+    for name in imported("src") - OPTIONAL:
+        assert {name_of(Requirement(one)) for one in providers[name]} & declared, name
+    everything = {name_of(one) for extra in EXTRAS for one in requirements(extra)}
+    assert everything >= OPTIONAL
 
 
 def test_promise_30_the_pinned_torch_is_the_tested_one():

@@ -43,7 +43,7 @@ console.ConsoleListener = Pausing
 """
 
 
-def wait_for(path, process, seconds=60):
+def wait_for(path, process, seconds=400):
     deadline = time.monotonic() + seconds
     while not path.exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -156,16 +156,16 @@ def test_who_waits_gets_the_lock_of_who_ends(tmp_path):
     waiting, entered = threading.Event(), threading.Event()
 
     def wait():
-        with locked_folder(tmp_path, wait_seconds=30, on_wait=waiting.set):
+        with locked_folder(tmp_path, wait_seconds=300, on_wait=waiting.set):
             entered.set()
             assert (tmp_path / LOCK).exists()
 
     with locked_folder(tmp_path, wait_seconds=0):
         thread = threading.Thread(target=wait)
         thread.start()
-        assert waiting.wait(10)
+        assert waiting.wait(100)
         assert not entered.is_set()
-    thread.join(10)
+    thread.join(100)
     assert entered.is_set()
     assert not (tmp_path / LOCK).exists()
 
@@ -177,20 +177,20 @@ def test_who_waits_for_a_folder_that_is_taken_back_makes_it_anew(tmp_path):
     left = []
 
     def wait():
-        with locked_folder(folder, wait_seconds=30, on_wait=waiting.set):
+        with locked_folder(folder, wait_seconds=300, on_wait=waiting.set):
             entered.set()
-            assert go_on.wait(30)
+            assert go_on.wait(300)
             left.append((folder / LOCK).exists())
 
     with locked_folder(folder, wait_seconds=0):
         thread = threading.Thread(target=wait)
         thread.start()
-        assert waiting.wait(10)
+        assert waiting.wait(100)
         (folder / LOCK).unlink()
         folder.rmdir()
-        assert entered.wait(10)
+        assert entered.wait(100)
     go_on.set()
-    thread.join(10)
+    thread.join(100)
     assert left == [True]
 
 
@@ -208,7 +208,7 @@ def test_a_lock_that_was_removed_while_it_was_opened_does_not_count(tmp_path, mo
 
     monkeypatch.setattr(folder_lock.fcntl, "flock", flock)
     with (
-        locked_folder(tmp_path, wait_seconds=5) as descriptor,
+        locked_folder(tmp_path, wait_seconds=100) as descriptor,
         (tmp_path / LOCK).open() as stream,
     ):
         assert os.fstat(descriptor).st_ino == os.fstat(stream.fileno()).st_ino
