@@ -126,6 +126,19 @@ def test_a_report_has_the_rest_and_says_so(run_command, trained, broken):
     assert text.count(said) >= 2  # the card, and beside the diagnosis
     assert "The figures are those it was left with." in text
     assert "on another device or with other versions" not in text
+    assert text.count("The weights are no numbers, so that no image can be tried.") == 2
+    assert "holds no best weights" not in text
+
+
+def test_a_report_of_the_last_weights_has_no_figures_at_all(run_command, broken):
+    """The recorded ones are of the best."""
+    run = broken["blocks"]
+    options = ("--weights", "last", "--no-diagnosis", "--output", "report.html")
+    assert run_command("report", run, *options).code == 0
+    with open("report.html") as file:
+        text = Page(file.read()).text
+    assert "Not tested: the weights are no numbers." in text
+    assert "no last weights yet" not in text
 
 
 def test_the_library_opens_them_for_a_look(broken):

@@ -135,6 +135,7 @@ def scaled_convolution(layer: AbstractLayer) -> Convolution:
         dimension=given.dimension,
         device="meta",
     )
+    convolution.padding = given.padding
     convolution.stencil = nn.Parameter(stencil, requires_grad=False)
     return convolution
 

@@ -67,7 +67,8 @@ def local_stability(
     are real and not negative. Jacobians are taken where a step of `step_size` from `state` takes
     them; the bound of Runge-Kutta 4 is that of the system linearised at `state`, though its
     stages are elsewhere. Of large matrices only outermost eigenvalues are known, so that the bound
-    of a layer that is not monotone is an estimate from above and the amplification one from below.
+    of a layer that is not monotone is an estimate from above and the amplification one from below;
+    where none is found, a DivergedError says so.
     """
     rule = _RULES.get(type(integrator))
     if rule is None:

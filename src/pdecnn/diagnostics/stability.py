@@ -55,7 +55,8 @@ def block_stability(
     """Measure a block at `features` and say what can be said of its stability (eq. 6).
 
     Everything is computed in float64 on a copy in evaluation mode. The spectra are those of the
-    first example, growth is the largest over all of them.
+    first example, growth is the largest over all of them. A number that is not known, or that no
+    iteration finds, is None, and `StepStability.missing` says why.
     """
     plain = plain_copy(block)
     with torch.no_grad():

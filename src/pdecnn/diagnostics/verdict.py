@@ -27,6 +27,7 @@ from pdecnn.diagnostics.spectra import (
     convolution_norm_bound,
     largest_eigenvalue,
 )
+from pdecnn.diagnostics.unchanged import departure
 from pdecnn.errors import DivergedError
 from pdecnn.networks.finiteness import nonfinite_weights
 from pdecnn.pde.block import Block
@@ -180,12 +181,13 @@ def _wave_assumptions(
     block: Block, steps: tuple[StepStability, ...], size: tuple[int, ...], dense_size: int
 ) -> tuple[Assumption, ...]:
     layers = [layer for step in block.steps for layer in step]
+    own = all(departure(layer) is None for layer in layers)
     found = (
         *_merged([monotone_assumptions(layer) for layer in layers]),
         Assumption(
             statement="the layers are linear",
             holds=all(map(is_linear, layers)),
-            otherwise="the layers are not linear",
+            otherwise=f"the layers are not {'' if own else 'known to be '}linear",
         ),
         Assumption(
             statement="the weights are constant in time",

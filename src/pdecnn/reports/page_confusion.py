@@ -49,6 +49,8 @@ def draw_confusion(run: PageRun) -> Markup:
 
 def no_test(run: PageRun) -> Markup:
     """Why a run has no test figures."""
+    if run.notice is not None:
+        return tag("span", "Not tested: the weights are no numbers.")
     return join(
         [
             f"Not tested: this run has no {run.weights} weights yet. Go on with ",

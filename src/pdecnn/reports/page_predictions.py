@@ -38,6 +38,8 @@ def draw_wrong(run: PageRun) -> Markup:
 
 
 def _without_weights(run: PageRun) -> str | Markup:
+    if run.notice is not None:
+        return "The weights are no numbers, so that no image can be tried."
     if run.test is None:
         return no_test(run)
     return f"The run holds no {run.weights} weights any more, so that no image can be tried."

@@ -187,6 +187,21 @@ def test_a_hook_on_all_modules_is_seen(register):
     assert departure(make_layer()) is None
 
 
+def test_a_hooked_wave_is_not_known_to_be_linear():
+    layer = make_layer()
+    hook_layer(layer)
+    reason = stability_of(layer, "leapfrog", step_size=1e-3).verdict.reason
+    assert "a layer was changed: it has a hook; the layers are not known to be linear" in reason
+
+
+def test_a_wider_image_of_k_has_its_own_norm():
+    """With more padding K keeps what it used to cut off, so that its norm is larger."""
+    layer = make_layer(affine=False)
+    layer.convolution.padding = (2,)
+    found = guaranteed_bound(ForwardEuler(), [layer], (1,))
+    assert found == pytest.approx(2 / (2.0**2 + 0.5**2))
+
+
 def test_what_was_attached_and_removed_does_not_count():
     layer = make_layer()
     layer.register_forward_hook(negated).remove()
