@@ -83,10 +83,10 @@ def test_a_run_of_other_settings_is_named_and_not_averaged(tmp_path):
     """One that was trained by an earlier version of its recipe."""
     plan = make_plan("table1", quick=True, num_seeds=2, datasets=["stl10"], dynamics=["parabolic"])
     make_results(plan, tmp_path / "runs")
-    older = tmp_path / "runs" / "parabolic_stl10-seed1" / "config.json"
+    older = tmp_path / "runs" / "parabolic_digits-for-stl10-seed1" / "config.json"
     with_value(4e-4, "training", "smoothness_weight")(older)
     failures = draw_paper(plan, tmp_path, {}).failures
-    assert list(failures) == ["parabolic_stl10-seed1"]
+    assert list(failures) == ["parabolic_digits-for-stl10-seed1"]
     assert "other settings (training.smoothness_weight=0.0004)" in str(failures)
     (row,) = csv.DictReader((tmp_path / "table1.csv").read_text().splitlines())
     assert (row["seeds"], row["smoothness_weight"]) == ("1", "0.0001")
@@ -95,8 +95,8 @@ def test_a_run_of_other_settings_is_named_and_not_averaged(tmp_path):
 def test_a_run_kept_without_images_is_missing_in_figure_1_alone(tmp_path):
     plan = make_plan("all", quick=True, num_seeds=1, datasets=["stl10"])
     make_results(plan, tmp_path / "runs")
-    predictions = tmp_path / "runs" / "hamiltonian_stl10-seed0" / "predictions.safetensors"
-    predictions.unlink()
+    run = tmp_path / "runs" / "hamiltonian_digits-for-stl10-seed0"
+    (run / "predictions.safetensors").unlink()
     results, failures = read_runs(plan, tmp_path / "runs")
     assert failures == {}
     with journal_style():
