@@ -308,13 +308,12 @@ def _layer_dtype(
     layer: nn.Module, features: Tensor, weights: dict[str, Tensor] | None
 ) -> torch.dtype:
     """What a layer computes in: of one's own modules, half precision if its weights have it."""
-    if weights is None and isinstance(layer, AbstractLayer):
-        return layer.dtype
+    if isinstance(layer, AbstractLayer):
+        stencil = None if weights is None else weights.get("convolution.stencil")
+        return layer.dtype if stencil is None else stencil.dtype
     weight = next(layer.parameters() if weights is None else iter(weights.values()), None)
-    if weight is None:
-        return features.dtype
-    is_half = weight.dtype in (torch.bfloat16, torch.float16)
-    return weight.dtype if is_half or isinstance(layer, AbstractLayer) else features.dtype
+    is_half = weight is not None and weight.dtype in (torch.bfloat16, torch.float16)
+    return weight.dtype if weight is not None and is_half else features.dtype
 
 
 def _memory_format(features: Tensor) -> torch.memory_format:
