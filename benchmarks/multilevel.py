@@ -36,15 +36,6 @@ import pdecnn
 from pdecnn.data.cifar import CIFAR10, read_cifar10
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.registry import find_dataset
-from pdecnn.experiments.config import RunConfig
-from pdecnn.experiments.environment import describe_environment, resolve_device
-from pdecnn.experiments.leveling import images_per_second
-from pdecnn.experiments.paper import PAPER_DYNAMICS
-from pdecnn.experiments.preparation import read_splits
-from pdecnn.experiments.queue import run_queue
-from pdecnn.experiments.runs import Run
-from pdecnn.experiments.settings import parse_assignment
-from pdecnn.experiments.worker import CONDITIONS
 from pdecnn.learning.metrics import Evaluation, evaluate_network
 from pdecnn.networks.level_transfer import INTERPOLATIONS
 from pdecnn.networks.multilevel import coarsen_in_space, refine_in_time
@@ -52,6 +43,15 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import average_pool
 from pdecnn.reports.console import ConsoleListener
 from pdecnn.reports.multilevel import write_multilevel
+from pdecnn.runs.config import RunConfig
+from pdecnn.runs.environment import describe_environment, resolve_device
+from pdecnn.runs.leveling import images_per_second
+from pdecnn.runs.paper import PAPER_DYNAMICS
+from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.queue import run_queue
+from pdecnn.runs.runs import Run
+from pdecnn.runs.settings import parse_assignment
+from pdecnn.runs.worker import CONDITIONS
 
 DYNAMICS = "hamiltonian"
 DATASETS = ("digits", "cifar10", "rediscretized", "smooth", "published")

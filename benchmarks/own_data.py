@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 import pdecnn
-from pdecnn.experiments.environment import describe_environment
 from pdecnn.files import write_atomically, write_json
 from pdecnn.reports.provenance import measured_on
+from pdecnn.runs.environment import describe_environment
 
 DYNAMICS = ("hamiltonian", "parabolic", "second_order", "resnet")
 EXAMPLES = Path(__file__).parents[1] / "examples"

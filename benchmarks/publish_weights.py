@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.experiments.config import RunConfig, assignment, differing_keys
-from pdecnn.experiments.paper import PAPER_DYNAMICS, TITLES, Experiment
-from pdecnn.experiments.runs import Run
-from pdecnn.experiments.settings import parse_assignment
 from pdecnn.files import write_atomically
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import CARD
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS
 from pdecnn.reports.provenance import TIES
 from pdecnn.reports.results import Result, read_result
+from pdecnn.runs.config import RunConfig, assignment, differing_keys
+from pdecnn.runs.paper import PAPER_DYNAMICS, TITLES, Experiment
+from pdecnn.runs.runs import Run
+from pdecnn.runs.settings import parse_assignment
 
 # What the command of a card says in other ways than --set.
 _SAID_APART = ("seed", "data.folder")

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pdecnn.experiments.paper import (
+from pdecnn.reports.paper import PAGE, draw_paper
+from pdecnn.runs.paper import (
     DYNAMICS,
     NUM_SEEDS,
     PAPER_DYNAMICS,
@@ -20,7 +21,6 @@ from pdecnn.experiments.paper import (
     Plan,
     experiment_config,
 )
-from pdecnn.reports.paper import PAGE, draw_paper
 
 # All runs are of before ties were settled by the loss.
 SETTINGS: dict[str, Any] = {"training.ties": "first"}

@@ -21,8 +21,8 @@ from scaling_kills import run_trials
 from scaling_page import page
 
 import pdecnn
-from pdecnn.experiments.environment import describe_environment
 from pdecnn.files import write_atomically, write_json
+from pdecnn.runs.environment import describe_environment
 
 GPUS = (8, 16, 32, 64)
 GPUS_A_MACHINE = 8

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks.soak_page import page
-from pdecnn.experiments.environment import describe_environment
 from pdecnn.files import write_atomically, write_json
+from pdecnn.runs.environment import describe_environment
 from tests import faults, fuzzing, numerical_soak
 
 JSON_FILE = "soak.json"

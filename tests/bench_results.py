@@ -1,7 +1,7 @@
 """A result of `pdecnn bench` as a GPU might give it, made up, with a depth that does not fit."""
 
-from pdecnn.experiments.bench import FORMAT_VERSION
 from pdecnn.pde.backprop import BACKPROP_MODES
+from pdecnn.runs.bench import FORMAT_VERSION
 
 ENVIRONMENT = {
     "date": "2026-11-20T10:00:00+00:00",

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from pdecnn.cli.application import EXIT_CODES
 from pdecnn.errors import CheckpointError
-from pdecnn.experiments import Run
 from pdecnn.files import MANIFEST
 from pdecnn.learning.checkpoint import FILES
+from pdecnn.runs import Run
 from tests.outside import Surroundings
 from tests.runs import fingerprint, finish, small_options
 

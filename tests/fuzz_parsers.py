@@ -27,17 +27,17 @@ from pdecnn.data.cifar import (
 from pdecnn.data.image_folder import read_image_folder
 from pdecnn.data.stl10 import STL10, read_stl10
 from pdecnn.errors import CheckpointError, ConfigError, DataError
-from pdecnn.experiments import Run
-from pdecnn.experiments.listener import Listener
-from pdecnn.experiments.resolution import resolve_run
-from pdecnn.experiments.runs import DATA, TIMING
-from pdecnn.experiments.settings import parse_assignment
-from pdecnn.experiments.worker import CONDITIONS, TRAINING_EVALUATION, complete_run
 from pdecnn.files import MANIFEST
 from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.reports.bench_files import check_output
 from pdecnn.reports.results import read_result
+from pdecnn.runs import Run
+from pdecnn.runs.listener import Listener
+from pdecnn.runs.resolution import resolve_run
+from pdecnn.runs.runs import DATA, TIMING
+from pdecnn.runs.settings import parse_assignment
+from pdecnn.runs.worker import CONDITIONS, TRAINING_EVALUATION, complete_run
 from tests import published_data
 from tests.bench_results import make_result
 from tests.image_folders import ORIENTATION_TAG

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from pdecnn.experiments.runs import PREDICTIONS, TIMING, create_run
 from pdecnn.files import write_json
 from pdecnn.reports.results import read_runs
+from pdecnn.runs.runs import PREDICTIONS, TIMING, create_run
 
 STL10 = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
 ENVIRONMENT = {

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pdecnn
 from pdecnn import cli
-from pdecnn.experiments import Listener
+from pdecnn.runs import Listener
 
 SMALL = {
     "network.channels": [8, 8],

@@ -6,13 +6,6 @@ from pdecnn.errors import CheckpointError as CheckpointError
 from pdecnn.errors import ConfigError as ConfigError
 from pdecnn.errors import DataError as DataError
 from pdecnn.errors import DivergedError as DivergedError
-from pdecnn.experiments import RunConfig as RunConfig
-from pdecnn.experiments import evaluate as evaluate
-from pdecnn.experiments import list_recipes as list_recipes
-from pdecnn.experiments import load as load
-from pdecnn.experiments import predict as predict
-from pdecnn.experiments import recipe as recipe
-from pdecnn.experiments import train as train
 from pdecnn.learning import Objective as Objective
 from pdecnn.learning import ObjectiveConfig as ObjectiveConfig
 from pdecnn.learning import ProjectedSGD as ProjectedSGD
@@ -54,12 +47,19 @@ from pdecnn.pde import pde_terms as pde_terms
 from pdecnn.pde import rediscretize as rediscretize
 from pdecnn.pde import register_activation as register_activation
 from pdecnn.pde import stencil_from_pde_coefficients as stencil_from_pde_coefficients
+from pdecnn.runs import RunConfig as RunConfig
+from pdecnn.runs import evaluate as evaluate
+from pdecnn.runs import list_recipes as list_recipes
+from pdecnn.runs import load as load
+from pdecnn.runs import predict as predict
+from pdecnn.runs import recipe as recipe
+from pdecnn.runs import train as train
 
 __version__ = "0.1.0"
 
 if typing.TYPE_CHECKING:
-    from pdecnn.experiments.diagnosis import attack as attack
-    from pdecnn.experiments.diagnosis import diagnose as diagnose
+    from pdecnn.runs.diagnosis import attack as attack
+    from pdecnn.runs.diagnosis import diagnose as diagnose
 else:
     # Only when asked for: an import is to take little longer than that of torch.
     _LATER = ("attack", "diagnose")
@@ -67,7 +67,7 @@ else:
     def __getattr__(name):
         if name not in _LATER:
             raise AttributeError(f"module 'pdecnn' has no attribute {name!r}")
-        from pdecnn.experiments import diagnosis
+        from pdecnn.runs import diagnosis
 
         return getattr(diagnosis, name)
 

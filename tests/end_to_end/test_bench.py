@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from pdecnn.experiments.bench import PARTS
 from pdecnn.reports.bench_files import write_bench
+from pdecnn.runs.bench import PARTS
 from tests.bench_results import make_result
 from tests.runs import command
 

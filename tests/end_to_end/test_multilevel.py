@@ -10,11 +10,11 @@ import torch
 
 import pdecnn
 from pdecnn.data.cifar import CIFAR10
-from pdecnn.experiments.preparation import read_splits
-from pdecnn.experiments.runs import Run
 from pdecnn.learning import evaluate_network
 from pdecnn.networks import refine_in_time
 from pdecnn.networks.preprocessing import average_pool
+from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.runs import Run
 from tests.published_data import write_version
 from tests.runs import environment
 

@@ -11,11 +11,11 @@ import torch
 
 import pdecnn
 from pdecnn.data.cifar import CIFAR10
-from pdecnn.experiments import Listener
-from pdecnn.experiments.resolution import resolve_run
-from pdecnn.experiments.worker import complete_run
 from pdecnn.files import write_json
 from pdecnn.networks import registry
+from pdecnn.runs import Listener
+from pdecnn.runs.resolution import resolve_run
+from pdecnn.runs.worker import complete_run
 from tests.paper_results import make_result
 from tests.runs import small_config
 from tests.unit.data import test_cifar
@@ -56,7 +56,7 @@ def test_what_is_published_is_loaded_by_name(publish, reproduction, tmp_path, mo
     name = "hamiltonian_cifar10"
     assert str(tmp_path / name) in capsys.readouterr().out.splitlines()
     network = pdecnn.create_model(name, pretrained=True)
-    run = pdecnn.experiments.Run(reproduction / "runs" / f"{name}-seed0")
+    run = pdecnn.runs.Run(reproduction / "runs" / f"{name}-seed0")
     for key, tensor in pdecnn.load(run.folder).state_dict().items():
         assert torch.equal(network.state_dict()[key], tensor), key
     assert network.preprocessing.class_names[:2] == ("class 0", "class 1")

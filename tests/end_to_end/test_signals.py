@@ -27,14 +27,14 @@ trainer.evaluate_network = evaluate
 """
 IN_PREPARATION = """
 import os, signal
-from pdecnn.experiments import training
+from pdecnn.runs import training
 def read_splits(*arguments):
     os.kill(os.getpid(), signal.SIGINT)
 training.read_splits = read_splits
 """
 TWICE = """
 import os, signal
-from pdecnn.experiments import Listener
+from pdecnn.runs import Listener
 from pdecnn.reports import console
 class Impatient(console.ConsoleListener):
     def step(self, progress):

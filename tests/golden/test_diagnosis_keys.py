@@ -16,7 +16,7 @@ from pdecnn.diagnostics import (
     stability,
 )
 from pdecnn.errors import DivergedError
-from pdecnn.experiments.diagnosis import AttackReport, Diagnosis
+from pdecnn.runs.diagnosis import AttackReport, Diagnosis
 from tests.unit.learning.trainings import make_network
 
 PAGE = (Path(__file__).parents[2] / "docs" / "diagnostics.md").read_text()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pdecnn.experiments.paper import PAPER_DYNAMICS, TITLES
 from pdecnn.reports import draw_paper
 from pdecnn.reports.results import read_result, read_runs, spread
 from pdecnn.reports.table import LABELS, make_rows
+from pdecnn.runs.paper import PAPER_DYNAMICS, TITLES
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "docs" / "results" / "paper"

@@ -10,7 +10,7 @@ from pdecnn.cli.application import EXIT_CODES
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 MODULES = ("pdecnn", "pdecnn.pde", "pdecnn.networks", "pdecnn.learning", "pdecnn.data")
-MODULES += ("pdecnn.diagnostics", "pdecnn.experiments", "pdecnn.reports")
+MODULES += ("pdecnn.diagnostics", "pdecnn.runs", "pdecnn.reports")
 
 
 def documented():

@@ -8,7 +8,7 @@ import pytest
 
 import pdecnn
 from pdecnn.errors import CheckpointError, DataError
-from pdecnn.experiments import preparation
+from pdecnn.runs import preparation
 from tests.runs import Killed, Recorder, fingerprint
 
 NUM_SAMPLES = 60

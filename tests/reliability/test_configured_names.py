@@ -7,8 +7,8 @@ import pytest
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.experiments.config import run_config_from_dict
-from pdecnn.experiments.runs import Run
+from pdecnn.runs.config import run_config_from_dict
+from pdecnn.runs.runs import Run
 from tests.runs import small_config
 
 MODULE = "promise_ten"

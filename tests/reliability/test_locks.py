@@ -12,9 +12,9 @@ import pytest
 
 import pdecnn
 from pdecnn.errors import BusyError, CheckpointError, ConfigError
-from pdecnn.experiments import folder_lock, opening
-from pdecnn.experiments.folder_lock import LOCK, locked_folder
-from pdecnn.experiments.leveling import coarsen_run
+from pdecnn.runs import folder_lock, opening
+from pdecnn.runs.folder_lock import LOCK, locked_folder
+from pdecnn.runs.leveling import coarsen_run
 from tests.ranks import start_ranks
 from tests.runs import (
     Recorder,
@@ -148,7 +148,7 @@ def test_of_two_that_begin_at_once_one_trains(impatient, tmp_path, monkeypatch):
     monkeypatch.setattr(opening, "locked_folder", late)
     with pytest.raises(Exception, match="holds a run already"):
         pdecnn.train(config, output=tmp_path / "run")
-    assert pdecnn.experiments.Run(tmp_path / "run").is_finished
+    assert pdecnn.runs.Run(tmp_path / "run").is_finished
 
 
 def test_who_waits_gets_the_lock_of_who_ends(tmp_path):

@@ -10,10 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pdecnn
 from pdecnn.errors import TooLargeError
-from pdecnn.experiments.signals import Interrupted
 from pdecnn.learning import step as step_module
 from pdecnn.learning.distributed import Ranks
 from pdecnn.learning.memory import PartTooLarge, finer_division
+from pdecnn.runs.signals import Interrupted
 from tests.runs import Killed, Recorder, call, fingerprint, small_config
 from tests.unit.learning.trainings import (
     assert_same_bits,

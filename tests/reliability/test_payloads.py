@@ -18,14 +18,14 @@ from pdecnn.data.image_file import read_image
 from pdecnn.data.registry import own_form, read_dataset
 from pdecnn.data.stl10 import STL10
 from pdecnn.errors import CheckpointError, ConfigError, DataError
-from pdecnn.experiments.runs import Run
-from pdecnn.experiments.settings import read_settings
-from pdecnn.experiments.worker import is_complete
 from pdecnn.files import write_manifest
 from pdecnn.learning.checkpoint import FILES
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.reports.bench_files import write_bench
 from pdecnn.reports.results import read_result
+from pdecnn.runs.runs import Run
+from pdecnn.runs.settings import read_settings
+from pdecnn.runs.worker import is_complete
 from tests.image_folders import write_folder
 from tests.published_data import write_archive, write_version
 from tests.runs import Killed, Recorder, call, small_config, small_options

@@ -12,13 +12,13 @@ import torch
 import pdecnn
 from pdecnn.data.batches import training_batches
 from pdecnn.errors import ConfigError, DivergedError
-from pdecnn.experiments import environment
-from pdecnn.experiments.environment import deterministic_algorithms
-from pdecnn.experiments.signals import Interrupted
 from pdecnn.learning import step as step_module
 from pdecnn.learning import trainer as trainer_module
 from pdecnn.learning.step import Count
 from pdecnn.reports.console import ConsoleListener
+from pdecnn.runs import environment
+from pdecnn.runs.environment import deterministic_algorithms
+from pdecnn.runs.signals import Interrupted
 from tests.runs import Killed, Recorder, call, fingerprint, small_config, small_options
 from tests.unit.learning.trainings import Poisoned, make_network, make_trainer, run
 
@@ -192,14 +192,14 @@ def use_what_is_not_deterministic(*arguments):
 
 
 def test_promise_23_what_is_not_deterministic_is_refused(tmp_path, monkeypatch):
-    original = pdecnn.experiments.training.make_network
+    original = pdecnn.runs.training.make_network
 
     def make(config, train):
         network = original(config, train)
         network.opening.register_forward_hook(use_what_is_not_deterministic)
         return network
 
-    monkeypatch.setattr(pdecnn.experiments.training, "make_network", make)
+    monkeypatch.setattr(pdecnn.runs.training, "make_network", make)
     before = switches()
     with pytest.raises(ConfigError, match=r"put_.*does not have.*training.deterministic=false"):
         pdecnn.train(small_config(training__deterministic=True), output=tmp_path / "run")

@@ -16,10 +16,10 @@ from sklearn.datasets import load_digits
 import pdecnn
 from pdecnn.cli.application import explain
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError, ExportError
-from pdecnn.experiments import tensorboard
-from pdecnn.experiments.signals import Interrupted
 from pdecnn.learning.step import TrainingStep
 from pdecnn.reports.console import ConsoleListener
+from pdecnn.runs import tensorboard
+from pdecnn.runs.signals import Interrupted
 from tests.runs import call, fingerprint, modification_times, small_config, small_options
 from tests.umask import mode, user_mask
 
@@ -154,7 +154,7 @@ def test_resuming_needs_no_setting_again_and_refuses_others_by_name(run_command,
     )
     assert done.code == 0
     assert "resumed from epoch-0001" in done.stdout
-    assert pdecnn.experiments.Run(folder).summary["epochs"] == 4
+    assert pdecnn.runs.Run(folder).summary["epochs"] == 4
 
 
 @pytest.mark.usefixtures("without_figures")
@@ -182,7 +182,7 @@ def test_a_toml_file_is_a_recipe(run_command, tmp_path):
     )
     done = run_command("train", path, "--output", tmp_path / "run", "--quiet", "--seed", "6")
     assert done.code == 0
-    config = pdecnn.experiments.Run(tmp_path / "run").config
+    config = pdecnn.runs.Run(tmp_path / "run").config
     assert (config.recipe, config.seed) == ("parabolic_digits", 6)
     assert config.network.channels == (4, 4)
 
@@ -390,7 +390,7 @@ def test_errors_become_one_line_and_an_exit_code(run_command, monkeypatch, error
     def fail(*arguments, **options):
         raise error
 
-    monkeypatch.setattr("pdecnn.experiments.evaluate", fail)
+    monkeypatch.setattr("pdecnn.runs.evaluate", fail)
     assert vars(run_command("evaluate", "run")) == {
         "code": code,
         "stdout": "",
@@ -413,7 +413,7 @@ def test_a_fault_of_ours_is_one_line_too(run_command, monkeypatch, error, messag
     def fail(*arguments, **options):
         raise error
 
-    monkeypatch.setattr("pdecnn.experiments.evaluate", fail)
+    monkeypatch.setattr("pdecnn.runs.evaluate", fail)
     assert explain(error)[0] == 1
     assert explain(error)[1].startswith(message)
     with pytest.raises(type(error)):

@@ -27,7 +27,7 @@ from pdecnn.errors import (
     RankError,
     TooLargeError,
 )
-from pdecnn.experiments.signals import Interrupted
+from pdecnn.runs.signals import Interrupted
 
 EXIT_CODES: dict[type[Exception], int] = {
     ConfigError: 2,

@@ -33,9 +33,9 @@ def diagnose(
 ) -> None:
     """Measure what PDE theory predicts of a run."""
     del debug
-    from pdecnn.experiments import diagnosis
     from pdecnn.reports.diagnosis import print_diagnosis
     from pdecnn.reports.diagnosis_files import write_diagnosis
+    from pdecnn.runs import diagnosis
 
     found = diagnosis.diagnose(
         run, data=data, weights=weights, device=device, say=say_to_terminal(quiet=as_json)
@@ -117,9 +117,9 @@ def attack(
 ) -> None:
     """Measure a run under attack and on noisy images."""
     del debug
-    from pdecnn.experiments import diagnosis
     from pdecnn.reports.diagnosis_files import write_attack
     from pdecnn.reports.robustness import print_attack
+    from pdecnn.runs import diagnosis
 
     found = diagnosis.attack(
         run,

@@ -54,7 +54,7 @@ def coarsen(
 ) -> None:
     """Make a run of a trained network with a coarser mesh or steps."""
     del debug
-    from pdecnn.experiments.leveling import coarsen_run
+    from pdecnn.runs.leveling import coarsen_run
 
     new = coarsen_run(
         run,
@@ -85,7 +85,7 @@ def refine(
 ) -> None:
     """Make a run of a trained network with a finer mesh or steps."""
     del debug
-    from pdecnn.experiments.leveling import refine_run
+    from pdecnn.runs.leveling import refine_run
 
     new = refine_run(
         run,
@@ -109,8 +109,8 @@ def _show_level(
     device: str,
     as_json: bool,
 ) -> None:
-    from pdecnn.experiments.leveling import compare_levels
     from pdecnn.reports.listings import print_level
+    from pdecnn.runs.leveling import compare_levels
 
     figures = None
     if evaluate:

@@ -65,10 +65,10 @@ def reproduce(
     """Rebuild the paper's tables and figures from the data."""
     del debug
     from pdecnn import reports
-    from pdecnn.experiments import Listener
-    from pdecnn.experiments.paper import make_plan
-    from pdecnn.experiments.queue import run_queue
     from pdecnn.reports.console import ConsoleListener
+    from pdecnn.runs import Listener
+    from pdecnn.runs.paper import make_plan
+    from pdecnn.runs.queue import run_queue
 
     plan = make_plan(
         target,
@@ -114,9 +114,9 @@ def bench(
 ) -> None:
     """Measure speed and memory beside plain torch."""
     del debug
-    from pdecnn.experiments.bench import run_bench
     from pdecnn.reports.bench import print_bench
     from pdecnn.reports.bench_files import check_output, write_bench
+    from pdecnn.runs.bench import run_bench
 
     if output is not None:
         check_output(output, quick=quick)

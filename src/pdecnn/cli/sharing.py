@@ -32,7 +32,7 @@ def export(
 ) -> None:
     """Write a network as one ONNX or torch.export file, and check it."""
     del debug
-    from pdecnn.experiments.export import export_run
+    from pdecnn.runs.export import export_run
 
     files = {"onnx": onnx, "torch-export": torch_export}
     given = [(kind, file) for kind, file in files.items() if file is not None]
@@ -51,10 +51,10 @@ def export(
 def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     """List the recipes that `train` takes."""
     del debug
-    from pdecnn import experiments
+    from pdecnn import runs
 
     if as_json:
-        configs = {name: experiments.recipe(name).to_dict() for name in experiments.list_recipes()}
+        configs = {name: runs.recipe(name).to_dict() for name in runs.list_recipes()}
         print_json(configs)
         return
     from pdecnn.reports.listings import print_recipes

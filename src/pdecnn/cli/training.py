@@ -61,15 +61,15 @@ def train(
 ) -> None:
     """Train a network and leave all about it in a run directory."""
     del debug
-    from pdecnn import experiments, reports
-    from pdecnn.experiments.environment import resolve_device
+    from pdecnn import reports, runs
     from pdecnn.learning.distributed import joined_ranks
     from pdecnn.reports.console import ConsoleListener
+    from pdecnn.runs.environment import resolve_device
 
-    listener = experiments.Listener() if quiet else ConsoleListener(to_stderr=as_json)
+    listener = runs.Listener() if quiet else ConsoleListener(to_stderr=as_json)
     with joined_ranks(resolve_device(device)) as ranks:
         config, folder = ranks.together(
-            lambda: experiments.resolve_run(
+            lambda: runs.resolve_run(
                 recipe,
                 output=output,
                 data=data,
@@ -80,7 +80,7 @@ def train(
                 resume=resume,
             )
         )
-        run = experiments.train(
+        run = runs.train(
             config,
             output=folder,
             resume=resume,
@@ -108,9 +108,9 @@ def evaluate(
 ) -> None:
     """Measure a run on images of its data set; JSON on stdout."""
     del debug
-    from pdecnn import experiments
+    from pdecnn import runs
 
-    result = experiments.evaluate(run, data=data, split=split, weights=weights, device=device)
+    result = runs.evaluate(run, data=data, split=split, weights=weights, device=device)
     if process_rank() == 0:
         if result["loss"] is None:
             warn("the loss is not finite: scores of some images are NaN or infinite")
@@ -128,9 +128,9 @@ def predict(
 ) -> None:
     """Name the most probable classes of image files; CSV or JSON."""
     del debug
-    from pdecnn import experiments
+    from pdecnn import runs
 
-    results = experiments.predict(run, images, top=top, weights=weights, device=device)
+    results = runs.predict(run, images, top=top, weights=weights, device=device)
     if as_json:
         print_json({"images": results})
         return

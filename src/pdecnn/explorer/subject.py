@@ -10,15 +10,15 @@ from torch import Tensor
 from pdecnn.data.image_file import read_image_bytes
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import CheckpointError, ConfigError, DataError
-from pdecnn.experiments.config import DataConfig
-from pdecnn.experiments.environment import resolve_device
-from pdecnn.experiments.preparation import read_splits
-from pdecnn.experiments.recipes import recipe
-from pdecnn.experiments.runs import Run, is_run
 from pdecnn.learning.metrics import check_fit
 from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.network import Network
 from pdecnn.networks.registry import create_model, list_models
+from pdecnn.runs.config import DataConfig
+from pdecnn.runs.environment import resolve_device
+from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.recipes import recipe
+from pdecnn.runs.runs import Run, is_run
 
 PHOTOGRAPHS = ("flower.jpg", "china.jpg")
 """Of scikit-learn: to begin with where there are no test images."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pdecnn.experiments.bench.trainers import CAPTURED
 from pdecnn.pde.backprop import BACKPROP_MODES
+from pdecnn.runs.bench.trainers import CAPTURED
 
 NOT_THERE = "-"
 NO_MEMORY = "out of memory"

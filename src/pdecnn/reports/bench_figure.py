@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from pdecnn.experiments.bench.trainers import EAGER
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, SMALL, WIDTH
+from pdecnn.runs.bench.trainers import EAGER
 
 # Line, marker and lightness tell the modes apart without colour; 'exact' is larger and hollow,
 # since it often lies on 'reversible'.

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pdecnn.errors import CheckpointError, ConfigError, in_one_line, system_errors_as
-from pdecnn.experiments.bench import FORMAT_VERSION, PARTS
 from pdecnn.files import write_all, write_json
 from pdecnn.reports.bench import FIGURE, bench_page
 from pdecnn.reports.figures import without_matplotlib_notices
+from pdecnn.runs.bench import FORMAT_VERSION, PARTS
 
 JSON_FILE, PAGE_FILE = "speed.json", "speed.md"
 _ELSEWHERE = "move it away or choose another --output"

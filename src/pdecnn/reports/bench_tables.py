@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from pdecnn.experiments.bench.depth import FUSED
-from pdecnn.experiments.bench.trainers import CAPTURED
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.reports.bench_cells import (
     MARK,
@@ -22,6 +20,8 @@ from pdecnn.reports.bench_cells import (
     went_otherwise,
 )
 from pdecnn.reports.provenance import processor_name
+from pdecnn.runs.bench.depth import FUSED
+from pdecnn.runs.bench.trainers import CAPTURED
 
 
 class Table(NamedTuple):

@@ -12,11 +12,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from pdecnn.experiments.listener import Listener
-from pdecnn.experiments.runs import Run
 from pdecnn.learning.epoch_report import EpochReport
 from pdecnn.learning.progress import Progress as TrainingProgress
 from pdecnn.learning.trainer import Trainer
+from pdecnn.runs.listener import Listener
+from pdecnn.runs.runs import Run
 
 _REFRESH_SECONDS = 0.5
 _LARGEST_BAR, _WIDTH_BESIDE_BAR = 20, 73

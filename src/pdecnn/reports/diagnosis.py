@@ -14,8 +14,8 @@ from pdecnn.diagnostics.energy import CURVES, features_symbol
 from pdecnn.diagnostics.growth import PERTURBATIONS
 from pdecnn.diagnostics.json_values import relative_change
 from pdecnn.diagnostics.verdict import StepStability
-from pdecnn.experiments.diagnosis import Diagnosis
 from pdecnn.reports.terminal import make_console, number_table, print_files
+from pdecnn.runs.diagnosis import Diagnosis
 
 _CURVE_NAMES = {
     "norms": "|{symbol}|",

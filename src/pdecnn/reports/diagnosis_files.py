@@ -11,9 +11,9 @@ from typing import Any
 from pdecnn.diagnostics.diagnosis import LATEX_THRESHOLD, BlockDiagnosis
 from pdecnn.diagnostics.json_values import derivative_name, kind_name
 from pdecnn.errors import ConfigError, system_errors_as
-from pdecnn.experiments.diagnosis import AttackReport, Diagnosis
 from pdecnn.files import write_all
 from pdecnn.reports.figures import without_matplotlib_notices
+from pdecnn.runs.diagnosis import AttackReport, Diagnosis
 
 _SPECTRA = ("block", "step", "of", "real", "imaginary")
 _COEFFICIENTS = (

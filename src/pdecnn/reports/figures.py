@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pdecnn.errors import CheckpointError, system_errors_as
-from pdecnn.experiments.runs import Run
 from pdecnn.files import write_all
 from pdecnn.reports.recorded import read_metrics, read_summary
 from pdecnn.reports.results import read_predictions
+from pdecnn.runs.runs import Run
 
 FIGURES = "figures"
 

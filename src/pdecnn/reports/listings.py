@@ -17,9 +17,9 @@ from rich.progress import (
 from rich.table import Table
 
 from pdecnn.data.registry import PUBLISHED
-from pdecnn.experiments.recipes import list_recipes, recipe
-from pdecnn.experiments.runs import Run
 from pdecnn.reports.terminal import make_console, number_table
+from pdecnn.runs.recipes import list_recipes, recipe
+from pdecnn.runs.runs import Run
 
 
 def print_recipes() -> None:

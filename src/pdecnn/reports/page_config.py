@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pdecnn.experiments.config import GROUPS
 from pdecnn.reports.page_html import Markup, details, table, tag
 from pdecnn.reports.page_runs import PageRun
+from pdecnn.runs.config import GROUPS
 
 
 def draw_config(runs: Sequence[PageRun]) -> Markup:

@@ -9,18 +9,18 @@ from typing import Any
 
 from pdecnn.data.registry import OWN, needs_folder
 from pdecnn.errors import ConfigError, DataError, DivergedError
-from pdecnn.experiments.config import DataConfig, RunConfig
-from pdecnn.experiments.diagnosis import Diagnosis, diagnose
-from pdecnn.experiments.examination import Examination, examine
-from pdecnn.experiments.runs import (
+from pdecnn.learning.selection import best_epoch
+from pdecnn.reports.recorded import read_metrics, read_summary
+from pdecnn.reports.results import read_seconds
+from pdecnn.runs.config import DataConfig, RunConfig
+from pdecnn.runs.diagnosis import Diagnosis, diagnose
+from pdecnn.runs.examination import Examination, examine
+from pdecnn.runs.runs import (
     ENVIRONMENT,
     TIME_LIMIT,
     WEIGHTS,
     Run,
 )
-from pdecnn.learning.selection import best_epoch
-from pdecnn.reports.recorded import read_metrics, read_summary
-from pdecnn.reports.results import read_seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pdecnn.data.registry import OWN
-from pdecnn.experiments.runs import TIME_LIMIT
 from pdecnn.reports.page_html import Markup, definitions, table, tag
 from pdecnn.reports.page_runs import PageRun
+from pdecnn.runs.runs import TIME_LIMIT
 
 _STOPPED = {
     "completed": "finished",

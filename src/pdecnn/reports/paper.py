@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pdecnn.errors import CheckpointError, system_errors_as
-from pdecnn.experiments.paper import TARGETS, Plan
 from pdecnn.files import write_all, write_atomically
 from pdecnn.reports.figures import without_matplotlib_notices
 from pdecnn.reports.paper_text import caption, explain_table, notices, title
 from pdecnn.reports.provenance import device_name
 from pdecnn.reports.results import Result, read_runs
 from pdecnn.reports.table import make_rows, to_csv, to_latex, to_markdown
+from pdecnn.runs.paper import TARGETS, Plan
 
 RUNS = "runs"
 PAGE = "README.md"

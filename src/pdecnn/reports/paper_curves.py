@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pdecnn.experiments.paper import TITLES, Plan
 from pdecnn.reports.convergence import MOST_MARKERS, draw_rates, scale_accuracy, scale_epochs
 from pdecnn.reports.paper_text import is_augmented, seeds
 from pdecnn.reports.results import MISSING, Results, dynamics_of
 from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, WIDTH
 from pdecnn.reports.table import LABELS
+from pdecnn.runs.paper import TITLES, Plan
 
 # Colour, line and marker each tell the networks apart on their own.
 LOOKS: dict[str, dict[str, Any]] = {

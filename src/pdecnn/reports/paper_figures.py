@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from pdecnn.experiments.paper import Plan
 from pdecnn.reports.confusion import add_colour_bar, draw_matrix, name_classes
 from pdecnn.reports.paper_curves import draw_amounts, draw_validation, mark_missing
 from pdecnn.reports.paper_text import QUICK, changed, seeds, title
@@ -21,6 +20,7 @@ from pdecnn.reports.predictions import (
 from pdecnn.reports.results import Result, Results, dynamics_of, results_of
 from pdecnn.reports.style import WIDTH, short_name
 from pdecnn.reports.table import LABELS
+from pdecnn.runs.paper import Plan
 
 NUM_IMAGES = 4
 _LETTERS_A_LINE = 85

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from pdecnn.experiments.narrowing import count_weights
-from pdecnn.experiments.paper import NARROW, TITLES, Experiment, Plan
 from pdecnn.reports.provenance import TIES
+from pdecnn.runs.narrowing import count_weights
+from pdecnn.runs.paper import NARROW, TITLES, Experiment, Plan
 
 QUICK = "Quick version on digits, not the paper's experiment"
 

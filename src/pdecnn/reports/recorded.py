@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pdecnn.errors import CheckpointError, quoted
-from pdecnn.experiments.runs import METRICS, SUMMARY, Run
+from pdecnn.runs.runs import METRICS, SUMMARY, Run
 
 AGAIN = "restore it from a copy, or train again"
 CURVES = ("accuracy", "data_loss", "validation_loss", "validation_accuracy", "learning_rate")

@@ -11,13 +11,13 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 
 from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.experiments.config import RunConfig
-from pdecnn.experiments.opening import check_settings
-from pdecnn.experiments.paper import Experiment, Plan
-from pdecnn.experiments.runs import ENVIRONMENT, METRICS, PREDICTIONS, Run
-from pdecnn.experiments.worker import CONDITIONS, is_complete, read_training_evaluation
 from pdecnn.learning.precision import AUTO
 from pdecnn.reports.recorded import entry, named, read_metrics, read_summary
+from pdecnn.runs.config import RunConfig
+from pdecnn.runs.opening import check_settings
+from pdecnn.runs.paper import Experiment, Plan
+from pdecnn.runs.runs import ENVIRONMENT, METRICS, PREDICTIONS, Run
+from pdecnn.runs.worker import CONDITIONS, is_complete, read_training_evaluation
 
 _UNKNOWN = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 _MOST_SECONDS = 1e10

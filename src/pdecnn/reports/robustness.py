@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pdecnn.experiments.diagnosis import AttackReport
 from pdecnn.reports.terminal import make_console, number_table, print_files
+from pdecnn.runs.diagnosis import AttackReport
 
 _NORMS = {"linf": "each pixel by at most epsilon", "l2": "the image by at most epsilon (L2)"}
 

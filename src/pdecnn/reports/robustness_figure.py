@@ -4,8 +4,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from pdecnn.experiments.diagnosis import AttackReport
 from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, WIDTH
+from pdecnn.runs.diagnosis import AttackReport
 
 _ATTACKS = {"fgsm": (BLUE, "o"), "pgd": (ORANGE, "s")}
 _AXES = {

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pdecnn.experiments.paper import NARROW, Experiment, Plan
-from pdecnn.experiments.published import PUBLISHED, Published
 from pdecnn.reports.results import MISSING, Result, Spread, results_of, spread
+from pdecnn.runs.paper import NARROW, Experiment, Plan
+from pdecnn.runs.published import PUBLISHED, Published
 
 LABELS = {
     "parabolic": "parabolic",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pdecnn.experiments import paper
-from pdecnn.experiments.paper import make_plan
+from pdecnn.runs import paper
+from pdecnn.runs.paper import make_plan
 from tests.paper_results import make_results
 
 

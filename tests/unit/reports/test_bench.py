@@ -7,11 +7,11 @@ import pytest
 from rich.console import Console
 
 from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.experiments.bench import FORMAT_VERSION
 from pdecnn.reports.bench import bench_page, print_bench
 from pdecnn.reports.bench_figure import draw_depth
 from pdecnn.reports.bench_files import check_output, write_bench
 from pdecnn.reports.bench_tables import bench_tables, describe_part
+from pdecnn.runs.bench import FORMAT_VERSION
 from tests.bench_results import make_depth, make_result, make_steps
 
 

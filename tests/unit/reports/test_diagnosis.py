@@ -19,7 +19,6 @@ from pdecnn.data.digits import read_digits
 from pdecnn.diagnostics import AttackResult, CorruptionResult, MissingNumber, diagnose_network
 from pdecnn.diagnostics.corruptions import AMOUNTS
 from pdecnn.errors import ConfigError
-from pdecnn.experiments.diagnosis import AttackReport, Diagnosis
 from pdecnn.reports.diagnosis import print_diagnosis
 from pdecnn.reports.diagnosis_figures import (
     draw_energy,
@@ -33,6 +32,7 @@ from pdecnn.reports.robustness import print_attack
 from pdecnn.reports.robustness_figure import draw_robustness
 from pdecnn.reports.stability_figure import draw_stability
 from pdecnn.reports.style import journal_style
+from pdecnn.runs.diagnosis import AttackReport, Diagnosis
 from tests.unit.learning.trainings import make_network
 
 FIGURES = ("stability", "growth", "energy", "learned_pde")

@@ -13,14 +13,14 @@ from matplotlib.text import Text
 from safetensors.torch import save_file
 
 from pdecnn.errors import CheckpointError
-from pdecnn.experiments import recipe
-from pdecnn.experiments.runs import PREDICTIONS, create_run
 from pdecnn.files import write_json
 from pdecnn.reports import draw_run_figures, figures
 from pdecnn.reports.confusion import draw_confusion
 from pdecnn.reports.convergence import draw_convergence
 from pdecnn.reports.predictions import draw_predictions
 from pdecnn.reports.style import journal_style, render, short_name
+from pdecnn.runs import recipe
+from pdecnn.runs.runs import PREDICTIONS, create_run
 
 CIFAR = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 MANY = [f"class number {k} of a hundred" for k in range(100)]
@@ -165,7 +165,7 @@ def test_a_full_disk_is_told_in_a_sentence(unfinished, monkeypatch):
 def test_matplotlib_is_imported_to_draw_only_and_pyplot_never(unfinished):
     program = (
         "import sys, pdecnn, pdecnn.reports\n"
-        "from pdecnn.experiments.runs import Run\n"
+        "from pdecnn.runs.runs import Run\n"
         "assert 'matplotlib' not in sys.modules\n"
         "assert len(pdecnn.reports.draw_run_figures(Run(sys.argv[1]))) == 2\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"

@@ -8,14 +8,14 @@ from xml.etree import ElementTree
 import pytest
 
 from pdecnn.errors import CheckpointError
-from pdecnn.experiments import paper
-from pdecnn.experiments.paper import make_plan
 from pdecnn.files import write_json
 from pdecnn.reports import draw_paper
 from pdecnn.reports import paper as reports_paper
 from pdecnn.reports.paper_figures import draw_target
 from pdecnn.reports.paper_text import caption, explain_table
 from pdecnn.reports.style import journal_style
+from pdecnn.runs import paper
+from pdecnn.runs.paper import make_plan
 from tests.paper_results import make_result, make_results, results_in
 
 FILES = ["table1.md", "table1.csv", "table1.tex", "README.md"] + [

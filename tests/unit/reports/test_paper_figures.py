@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from pdecnn.experiments import paper
-from pdecnn.experiments.paper import make_plan
 from pdecnn.reports.paper_figures import draw_target
 from pdecnn.reports.paper_text import caption
 from pdecnn.reports.style import journal_style
 from pdecnn.reports.table import LABELS
+from pdecnn.runs import paper
+from pdecnn.runs.paper import make_plan
 from tests.paper_results import ACCURACY, make_results, results_in
 from tests.unit.reports.test_figures import texts, words
 

@@ -4,9 +4,9 @@ import csv
 
 import pytest
 
-from pdecnn.experiments import paper
-from pdecnn.experiments.paper import Experiment
 from pdecnn.reports.table import LABELS, make_rows, to_csv, to_latex, to_markdown
+from pdecnn.runs import paper
+from pdecnn.runs.paper import Experiment
 from tests.paper_results import ACCURACY, make_result, results_in
 
 

@@ -1,0 +1,234 @@
+"""Everything that defines a run: network, data, training and seed."""
+
+import json
+from dataclasses import dataclass, fields, is_dataclass, replace
+from math import isqrt
+from typing import Any
+
+from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.image_file import MAX_PIXELS
+from pdecnn.data.registry import DATASETS, OWN, needs_folder
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.learning.training_config import TrainingConfig
+from pdecnn.networks.config import NetworkConfig, with_old_grid
+from pdecnn.networks.preprocessing import STANDARDIZATIONS
+from pdecnn.runs.settings import convert
+
+GROUPS = ("network", "data", "training")
+VALIDATION_FRACTION = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Which images a run uses and what is done to them."""
+
+    name: str
+    """The data set, by name."""
+    folder: str | None = None
+    """Where it lies; None for data sets that need no files."""
+    channels: int = 3
+    """What image files of one's own are read as: 3 for colour, 1 for grey."""
+    stream: bool | None = None
+    """Whether data of one's own stays on the disk, read as it is needed; None: if it is large."""
+    size: int | None = None
+    """The side images are resized to; None: as they come."""
+    fraction: float = 1.0
+    """The share of the training images that is used, class-balanced."""
+    validation_fraction: float = VALIDATION_FRACTION
+    """The share of the published training images that is held out for validation."""
+    flip: bool = True
+    """Whether images are mirrored at random."""
+    padding: float = 1 / 16
+    """The share of the size that is zero-padded on each side before cropping back at random."""
+    standardize: str = "image"
+    """'image', 'dataset' or 'none'."""
+    pooling: int = 1
+    """Standardised images are averaged over cells of this many pixels an axis."""
+
+    def __post_init__(self) -> None:
+        if self.name not in DATASETS:
+            raise unknown_name("data set", self.name, DATASETS)
+        self._check_size()
+        if self.channels not in (1, 3):
+            raise ConfigError(f"data.channels must be 1 (grey) or 3, found {self.channels}")
+        self._check_use()
+        if not 0 < self.fraction <= 1:
+            raise ConfigError(f"data.fraction must be in (0, 1], found {self.fraction}")
+        if not 0 < self.validation_fraction < 1:
+            raise ConfigError(
+                f"data.validation_fraction must be in (0, 1), found {self.validation_fraction}"
+            )
+        if self.standardize not in STANDARDIZATIONS:
+            raise unknown_name("standardization", self.standardize, STANDARDIZATIONS)
+        if self.pooling < 1:
+            raise ConfigError(f"data.pooling must be at least 1, found {self.pooling}")
+        self.augmentation()
+
+    def _check_use(self) -> None:
+        """Refuse what would be ignored."""
+        if self.folder is not None and not needs_folder(self.name):
+            raise ConfigError(
+                f"data set {self.name!r} is built in and reads no folder; leave out --data or "
+                f"data.folder, found {self.folder}"
+            )
+        if self.channels != 3 and self.name != "images":
+            raise ConfigError(
+                f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
+                f"found {self.channels}"
+            )
+        if self.stream is not None and self.name not in OWN:
+            raise ConfigError(
+                f"data.stream is for data of one's own ({', '.join(OWN)}), found {self.name!r}"
+            )
+
+    def _check_size(self) -> None:
+        if self.size is not None and self.size < 1:
+            raise ConfigError(f"data.size must be at least 1, found {self.size}")
+        if self.name == "images" and self.size is not None and self.size**2 > MAX_PIXELS:
+            raise ConfigError(
+                f"data.size must be at most {isqrt(MAX_PIXELS):,} for images, found {self.size:,}"
+            )
+        if self.name == "images" and self.size is None:
+            raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
+
+    def augmentation(self) -> Augmentation:
+        """The random changes of training images."""
+        return Augmentation(flip=self.flip, padding=self.padding)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """A run, fully resolved: equal configs give equal runs on one machine."""
+
+    recipe: str
+    """The recipe it started from; also the stem of the run's folder."""
+    network: NetworkConfig
+    data: DataConfig
+    training: TrainingConfig
+    seed: int = 0
+    """Drives the split, the initial weights, the order and the augmentation."""
+    initial: str | None = None
+    """The run or `save_pretrained` folder the weights are taken from; None: drawn at random."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ConfigError(f"seed must be a whole number of at least 0, found {self.seed!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as JSON values."""
+        return {
+            "recipe": self.recipe,
+            "seed": self.seed,
+            "initial": self.initial,
+            "network": self.network.to_dict(),
+            "data": _plain(self.data),
+            "training": _plain(self.training),
+        }
+
+    def with_settings(self, settings: dict[str, Any]) -> "RunConfig":
+        """The config with some dotted keys changed, e.g. {'training.epochs': 5}."""
+        known = [*_keys(), "seed"]
+        groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+        seed = self.seed
+        for key, value in settings.items():
+            if key not in known:
+                raise unknown_name("setting", key, known)
+            if key == "seed":
+                seed = convert(value, int, key)
+                continue
+            group, name = key.split(".")
+            groups[group][name] = convert(value, _hint(group, name), key)
+        return replace(
+            self,
+            seed=seed,
+            network=replace(self.network, **groups["network"]),
+            data=replace(self.data, **groups["data"]),
+            training=replace(self.training, **groups["training"]),
+        )
+
+
+# What a run means that is older than the setting, where its default was another then.
+_BEFORE: dict[str, dict[str, Any]] = {"training": {"ties": "first"}}
+_CLASSES: dict[str, Any] = {
+    "network": NetworkConfig,
+    "data": DataConfig,
+    "training": TrainingConfig,
+}
+
+
+def run_config_from_dict(values: object) -> RunConfig:
+    """The config of JSON values; unknown keys are errors, and so are missing ones but settings.
+
+    A setting that is not there means what was done before there was one.
+    """
+    expected = {"recipe", "seed", "initial", *GROUPS}
+    if not isinstance(values, dict) or set(values) != expected:
+        raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")
+    parts = {}
+    for group, cls in _CLASSES.items():
+        known = [field.name for field in fields(cls)]
+        settings = values[group]
+        if not isinstance(settings, dict):
+            raise ConfigError(f"{group} must be an object of settings")
+        if group == "network":
+            settings = with_old_grid(settings)
+        for name in settings:
+            if name not in known:
+                raise unknown_name(f"{group} setting", name, known)
+        try:
+            parts[group] = cls(
+                **{
+                    name: convert(value, _hint(group, name), f"{group}.{name}")
+                    for name, value in (_BEFORE.get(group, {}) | settings).items()
+                }
+            )
+        except TypeError as error:
+            raise ConfigError(f"{group}: {error}") from error
+    return RunConfig(
+        recipe=convert(values["recipe"], str, "recipe"),
+        seed=convert(values["seed"], int, "seed"),
+        initial=convert(values["initial"], str | None, "initial"),
+        **parts,
+    )
+
+
+def differing_keys(first: RunConfig, second: RunConfig) -> list[str]:
+    """The dotted keys in which two configs differ; a grid that neither uses is no difference."""
+    one, two = first.to_dict(), second.to_dict()
+    if "exact" not in (first.network.backprop, second.network.backprop):
+        del one["network"]["grid_bits"]
+    keys = [key for key in ("recipe", "seed", "initial") if one[key] != two[key]]
+    for group in GROUPS:
+        keys += [f"{group}.{name}" for name in one[group] if one[group][name] != two[group][name]]
+    return keys
+
+
+def assignment(config: RunConfig, key: str) -> str:
+    """A setting of the config as `--set` takes it, e.g. 'training.epochs=5'."""
+    group, _, name = key.partition(".")
+    value = config.to_dict()[group]
+    return f"{key}={_text(value[name] if name else value)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _keys() -> list[str]:
+    return [f"{group}.{field.name}" for group in GROUPS for field in fields(_CLASSES[group])]
+
+
+def _hint(group: str, name: str) -> Any:
+    hint = next(field.type for field in fields(_CLASSES[group]) if field.name == name)
+    # In a file or on the command line an activation is a name.
+    return str if (group, name) == ("network", "activation") else hint
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    assert is_dataclass(config)
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}

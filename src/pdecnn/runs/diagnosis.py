@@ -1,0 +1,182 @@
+"""A finished run under the magnifying glass: what PDE theory predicts of it, and robustness."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pdecnn.checks import check_count
+from pdecnn.data.image_set import ImageSet
+from pdecnn.data.random_numbers import cpu_generator
+from pdecnn.diagnostics.attacks import NORMS
+from pdecnn.diagnostics.corruptions import CorruptionResult, measure_corruptions
+from pdecnn.diagnostics.diagnosis import BlockDiagnosis, diagnose_network
+from pdecnn.diagnostics.json_values import block_values
+from pdecnn.diagnostics.robustness import AttackResult, measure_robustness
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.networks.finiteness import nonfinite_weights
+from pdecnn.runs.environment import cpu_threads, resolve_device
+from pdecnn.runs.evaluation import read_run
+from pdecnn.runs.runs import Run, as_run
+
+NUM_IMAGES = 8
+"""Images at which a diagnosis is made."""
+EPSILONS = (0.02, 0.05, 0.1, 0.2)
+
+
+def _say_nothing(text: str) -> None:
+    del text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """What was found of the network of a run."""
+
+    run: str
+    recipe: str
+    weights: str
+    num_images: int
+    num_weights: int
+    blocks: tuple[BlockDiagnosis, ...]
+    notice: str | None = None
+    """What is wrong with the weights: some are no numbers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; `docs/diagnostics.md` says what every key means."""
+        return {
+            "run": self.run,
+            "recipe": self.recipe,
+            "weights": self.weights,
+            "num_images": self.num_images,
+            "num_weights": self.num_weights,
+            "notice": self.notice,
+            "blocks": [
+                {"block": index, **block_values(block)} for index, block in enumerate(self.blocks)
+            ],
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttackReport:
+    """The accuracies of a run on clean, attacked and corrupted test images."""
+
+    run: str
+    recipe: str
+    weights: str
+    num_images: int
+    clean_accuracy: float
+    results: tuple[AttackResult, ...]
+    corruptions: tuple[CorruptionResult, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; `docs/diagnostics.md` says what every key means."""
+        return {
+            "run": self.run,
+            "recipe": self.recipe,
+            "weights": self.weights,
+            "num_images": self.num_images,
+            "clean_accuracy": self.clean_accuracy,
+            "results": [result.to_dict() for result in self.results],
+            "corruptions": [result.to_dict() for result in self.corruptions],
+        }
+
+
+def diagnose(
+    run: str | Path | Run,
+    *,
+    data: str | Path | None = None,
+    weights: str = "best",
+    device: str = "auto",
+    say: Callable[[str], None] = _say_nothing,
+) -> Diagnosis:
+    """Stability, energy, reversibility and learned PDE of a run's blocks, at test images.
+
+    The images are 8 of the test set, the same for every run on it. Everything is computed in
+    float64, which mps does not have: 'auto' is the CPU there. Weights that are no numbers are
+    diagnosed too, with a notice.
+    """
+    run, where = as_run(run), _float64_device(device)
+    with cpu_threads(run.config.training.num_threads):
+        network, test, _ = read_run(run, data, weights=weights, finite=False)
+        found = nonfinite_weights(network)
+        network.to(where).eval()
+        chosen = _sample(test, NUM_IMAGES)
+        blocks = diagnose_network(network, network.preprocess(chosen.images[:]), say=say)
+    return Diagnosis(
+        run=str(run.folder),
+        recipe=run.config.recipe,
+        weights=weights,
+        num_images=len(chosen),
+        num_weights=network.num_weights,
+        blocks=tuple(blocks),
+        notice=None if found is None else f"{run.weights(weights)}: {found}",
+    )
+
+
+def attack(
+    run: str | Path | Run,
+    *,
+    epsilons: Sequence[float] = EPSILONS,
+    norm: str = "linf",
+    data: str | Path | None = None,
+    weights: str = "best",
+    device: str = "auto",
+    num_images: int | None = None,
+    say: Callable[[str], None] = _say_nothing,
+) -> AttackReport:
+    """Accuracies of a run under FGSM and PGD, and under noise, blur and loss of contrast.
+
+    On all test images, or on `num_images` of them, the same ones each time. In float32 whatever
+    the run was trained in.
+    """
+    if norm not in NORMS:
+        raise unknown_name("norm", norm, NORMS)
+    if not epsilons:
+        raise ConfigError("there must be at least one epsilon")
+    run, where = as_run(run), resolve_device(device)
+    config = run.config
+    with cpu_threads(config.training.num_threads):
+        network, test, _ = read_run(run, data, weights=weights)
+        network.to(where).eval()
+        chosen = test
+        if num_images is not None:
+            chosen = _sample(test, check_count("num_images", num_images))
+        batch_size = config.training.evaluation_batch_size
+        images = chosen.images[:]
+        say(f"FGSM and PGD on {len(chosen)} images")
+        found = measure_robustness(
+            network,
+            images,
+            chosen.labels,
+            epsilons=sorted(set(epsilons)),
+            norms=[norm],
+            batch_size=batch_size,
+        )
+        say("noise, blur and contrast")
+        corruptions = measure_corruptions(network, images, chosen.labels, batch_size=batch_size)
+    return AttackReport(
+        run=str(run.folder),
+        recipe=config.recipe,
+        weights=weights,
+        num_images=len(chosen),
+        clean_accuracy=found.clean_accuracy,
+        results=found.results,
+        corruptions=tuple(corruptions),
+    )
+
+
+def _sample(images: ImageSet, number: int) -> ImageSet:
+    """So many images at random, the same each time; all of them if there are fewer."""
+    chosen = torch.randperm(len(images), generator=cpu_generator("diagnosed images"))[:number]
+    return images.subset(chosen)
+
+
+def _float64_device(name: str) -> torch.device:
+    device = resolve_device(name)
+    if device.type != "mps":
+        return device
+    if name == "auto":
+        return torch.device("cpu")
+    raise ConfigError("a diagnosis is computed in float64, which mps does not have; use cpu")

@@ -1,0 +1,140 @@
+"""From a config to the objects of a run: images, preprocessing, network."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from pdecnn.data.image_set import ImageSet
+from pdecnn.data.random_numbers import stable_seed
+from pdecnn.data.registry import OWN, own_form, read_dataset
+from pdecnn.data.split import balanced_fraction, balanced_split
+from pdecnn.data.statistics import channel_statistics
+from pdecnn.data.stored_images import StoredImages
+from pdecnn.errors import ConfigError, DataError
+from pdecnn.networks.network import Network
+from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.runs.config import VALIDATION_FRACTION, DataConfig, RunConfig
+from pdecnn.runs.recipes import recipe
+
+_NUM_SAMPLED = 64
+"""Images of a set on the disk that its fingerprint looks at."""
+
+
+class Splits(NamedTuple):
+    """The images of a run."""
+
+    train: ImageSet
+    validation: ImageSet
+    test: ImageSet
+
+    def fingerprint(self) -> str:
+        """The SHA-256 of classes, labels and images; of images on the disk, of some of them."""
+        digest = hashlib.sha256()
+        for part in self:
+            digest.update(repr((tuple(part.images.shape), part.class_names)).encode())
+            images = part.images
+            if isinstance(images, StoredImages):
+                images = images[_sampled(len(images))]
+            for tensor in (part.labels, images):
+                digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def check_same(self, fingerprint: str) -> None:
+        """Refuse other data than that of rank 0."""
+        if self.fingerprint() != fingerprint:
+            raise DataError(
+                "this rank reads other data than rank 0; give every machine the same --data"
+            )
+
+
+def _sampled(number: int) -> torch.Tensor:
+    """Places spread over so many."""
+    return torch.linspace(0, number - 1, _NUM_SAMPLED, dtype=torch.float64).long()
+
+
+def read_splits(config: DataConfig, seed: int) -> Splits:
+    """Read the data and split it, class-balanced, as the seed says."""
+    data = read_dataset(
+        config.name,
+        None if config.folder is None else Path(config.folder),
+        channels=config.channels,
+        size=config.size,
+        stream=config.stream,
+    )
+    train, validation = data.train, data.validation
+    if validation is None:
+        kept, held_out = balanced_split(train.labels, config.validation_fraction, seed=seed)
+        train, validation = train.subset(kept), train.subset(held_out)
+    elif config.validation_fraction != VALIDATION_FRACTION:
+        raise ConfigError(
+            f"the data has validation samples of its own; leave out data.validation_fraction, "
+            f"found {config.validation_fraction}"
+        )
+    if config.fraction < 1:
+        train = train.subset(balanced_fraction(train.labels, config.fraction, seed=seed))
+    return Splits(train, validation, data.test)
+
+
+def fit_network(config: RunConfig) -> RunConfig:
+    """The config with the channels and classes of data of one's own in its network.
+
+    What was set to something else than in the recipe stays; `make_network` compares it.
+    """
+    if config.data.name not in OWN:
+        return config
+    found = own_form(config.data.name, config.data.folder, channels=config.data.channels)
+    usual, network = recipe(config.recipe).network, config.network
+    if network.in_channels == usual.in_channels:
+        network = replace(network, in_channels=found.channels)
+    if network.num_classes == usual.num_classes:
+        network = replace(network, num_classes=found.num_classes)
+    return replace(config, network=network)
+
+
+def make_network(config: RunConfig, train: ImageSet) -> Network:
+    """A fresh network for the first level, its weights drawn from the seed alone."""
+    network = config.network
+    if train.channels != network.in_channels or train.num_classes != network.num_classes:
+        raise ConfigError(
+            f"the data has {train.channels} channels and {train.num_classes} classes, the network "
+            f"{network.in_channels} and {network.num_classes}; set network.in_channels and "
+            f"network.num_classes"
+        )
+    if len(train.size) != network.dimension:
+        raise ConfigError(
+            f"the data has {len(train.size)} dimensions after samples and channels, the network "
+            f"{network.dimension}; set network.dimension, or give arrays without channels an axis "
+            f"of 1 after the first"
+        )
+    preprocessing = make_preprocessing(config.data, train)
+    last_size = tuple(n // preprocessing.pooling for n in preprocessing.size or train.size)
+    network, preprocessing = config.training.first_level(network, preprocessing, last_size)
+    size = tuple(n // preprocessing.pooling for n in preprocessing.size or train.size)
+    if min(size) < network.smallest_size:
+        raise ConfigError(
+            f"images of size {size} are too small for {network.num_blocks} blocks, which need "
+            f"{network.smallest_size}; raise data.size or training.level_sizes, or shorten "
+            f"network.channels"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stable_seed(config.seed, "weights"))
+        return Network(network, preprocessing)
+
+
+def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
+    """What stands in the network's config.json; mean and std are those of the training images."""
+    mean = std = None
+    if config.standardize == "dataset":
+        mean, std = channel_statistics(train)
+    dimensions = len(train.size)
+    return Preprocessing(
+        standardize=config.standardize,
+        mean=mean,
+        std=std,
+        size=train.size if config.size is None else (config.size,) * dimensions,
+        pooling=config.pooling,
+        class_names=train.class_names,
+    )

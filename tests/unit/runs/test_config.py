@@ -1,0 +1,193 @@
+"""A run config survives JSON, and settings change exactly what they name."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pdecnn.errors import ConfigError
+from pdecnn.runs.config import differing_keys, run_config_from_dict
+from pdecnn.runs.recipes import list_recipes, recipe
+
+# One range of valid values for each of these keys; any choice of keys must fit together.
+VALUES = {
+    "seed": st.integers(0, 2**70),
+    "network.num_steps": st.integers(1, 9),
+    "network.step_size": st.floats(1e-6, 10),
+    "network.epsilon": st.floats(1e-12, 1),
+    "network.activation": st.sampled_from(["relu", "tanh"]),
+    "network.share_weights": st.booleans(),
+    "network.backprop": st.sampled_from(["stored", "checkpointed"]),
+    "data.folder": st.none() | st.text(min_size=1).filter(lambda text: text != "none"),
+    "data.size": st.none() | st.integers(1, 500),
+    "data.fraction": st.floats(0, 1, exclude_min=True),
+    "data.validation_fraction": st.floats(0.01, 0.99),
+    "data.flip": st.booleans(),
+    "data.padding": st.floats(0, 0.5),
+    "data.standardize": st.sampled_from(["image", "dataset", "none"]),
+    "training.epochs": st.integers(1, 10**6),
+    "training.learning_rates": st.lists(st.floats(1e-9, 1e9), min_size=3, max_size=3),
+    "training.class_weights": st.none() | st.lists(st.floats(0, 9), min_size=10, max_size=10),
+    "training.label_smoothing": st.floats(0, 0.99),
+    "training.patience": st.none() | st.integers(1, 99),
+    "training.time_limit_seconds": st.none() | st.floats(1e-3, 1e9),
+    "training.average_decay": st.none() | st.floats(0.01, 0.99),
+    "training.precision": st.sampled_from(["float32", "bfloat16", "float16"]),
+    "training.box": st.sampled_from(["stencils", "all", "none"]),
+    "training.ties": st.sampled_from(["loss", "first"]),
+}
+settings_strategy = st.fixed_dictionaries({}, optional=VALUES)
+# Each of these recipes can take all of the settings above.
+recipes = st.sampled_from(["hamiltonian_cifar10", "parabolic_cifar10", "resnet_cifar10"])
+
+
+@given(name=recipes, settings=settings_strategy)
+def test_a_config_survives_json(name, settings):
+    config = recipe(name).with_settings(settings)
+    read = run_config_from_dict(json.loads(json.dumps(config.to_dict())))
+    assert read == config
+    assert read.to_dict() == config.to_dict()
+    assert differing_keys(config, read) == []
+
+
+@given(name=recipes, settings=settings_strategy)
+def test_settings_change_what_they_name_and_nothing_else(name, settings):
+    before = recipe(name)
+    after = before.with_settings(settings)
+    assert set(differing_keys(before, after)) <= set(settings)
+    assert after.recipe == name
+    values = after.to_dict()
+    for key, value in settings.items():
+        group, _, field = key.partition(".")
+        assert (values[group][field] if field else values[group]) == value
+    # What was set may be set again, and in any order.
+    assert after.with_settings(settings) == after
+    assert before.with_settings(dict(reversed(settings.items()))) == after
+    assert before == recipe(name)
+
+
+def test_a_config_from_before_ties_were_settled_keeps_its_first_best_epoch():
+    values = recipe("hamiltonian_digits").to_dict()
+    assert values["training"].pop("ties") == "loss"
+    assert run_config_from_dict(values).training.ties == "first"
+    assert "ties" not in values["training"]
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_survives_json(name):
+    assert run_config_from_dict(json.loads(json.dumps(recipe(name).to_dict()))) == recipe(name)
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("training.epoch", "training.epochs"),
+        ("training.learning_rate", "training.learning_rates"),
+        ("epochs", "training.epochs"),
+        ("fraction", "data.fraction"),
+        ("data.fractoin", "data.fraction"),
+        ("network.channel", "network.channels"),
+        ("sead", "seed"),
+    ],
+)
+def test_an_unknown_setting_gets_the_nearest_key(key, nearest):
+    with pytest.raises(ConfigError, match=f"unknown setting '{key}'; did you mean '{nearest}'"):
+        recipe("hamiltonian_digits").with_settings({key: 1})
+
+
+@pytest.mark.parametrize("key", ["", "recipe", "network", "training", "zzz", "a.b.c", "training."])
+def test_what_is_no_setting_is_refused(key):
+    with pytest.raises(ConfigError, match="unknown setting"):
+        recipe("hamiltonian_digits").with_settings({key: 1})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", -1),
+        ("seed", 0.5),
+        ("seed", True),
+        ("seed", "none"),
+        ("data.name", "cifar11"),
+        ("data.folder", "somewhere"),
+        ("data.channels", 1),
+        ("data.stream", True),
+        ("data.size", 0),
+        ("data.fraction", 0),
+        ("data.fraction", 1.5),
+        ("data.fraction", float("nan")),
+        ("data.validation_fraction", 0),
+        ("data.validation_fraction", 1),
+        ("data.padding", -0.1),
+        ("data.padding", float("nan")),
+        ("data.standardize", "both"),
+        ("data.flip", 1),
+        ("training.epochs", 0),
+        ("training.epochs", 1.5),
+        ("training.batch_size", 0),
+        ("training.accumulation", 3),
+        ("training.learning_rates", [0.1]),
+        ("training.learning_rates", [0.1, 0.1, -0.1]),
+        ("training.learning_rates", [0.1, 0.1, float("inf")]),
+        ("training.learning_rates", []),
+        ("training.patience", 0),
+        ("training.time_limit_seconds", 0),
+        ("training.time_limit_seconds", float("nan")),
+        ("training.average_decay", 1),
+        ("training.precision", "float8"),
+        ("training.max_nonfinite_steps", -1),
+        ("training.box", "sphere"),
+        ("network.channels", [16]),
+        ("network.channels", [16, 0, 16]),
+        ("network.channels", [15, 32, 32]),
+        ("network.channels", 16),
+        ("network.num_steps", [1, 2, 3]),
+        ("network.step_size", -1),
+        ("network.integrator", "magic"),
+        ("network.activation", "magic"),
+        ("network.activation", 3),
+        ("network.backprop", "magic"),
+        ("network.share_weights", "yes"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(key, value):
+    with pytest.raises(ConfigError) as error:
+        recipe("hamiltonian_digits").with_settings({key: value})
+    assert "\n" not in str(error.value)
+
+
+def test_images_have_no_more_pixels_than_files_may_have():
+    config = recipe("hamiltonian_images").with_settings({"data.size": 7071})
+    with pytest.raises(ConfigError, match="at most 7,071 for images, found 100,000"):
+        config.with_settings({"data.size": 100_000})
+
+
+def changed(**changes):
+    return recipe("hamiltonian_digits").to_dict() | changes
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None,
+        [],
+        {},
+        "text",
+        changed(extra=1),
+        {k: v for k, v in changed().items() if k != "seed"},
+        changed(seed="0"),
+        changed(seed=-1),
+        changed(recipe=None),
+        changed(network=None),
+        changed(data=[]),
+        changed(training={"epoch": 5}),
+        changed(network={}),
+        changed(network={"channels": "16"}),
+        changed(data={"fraction": 0.5}),
+        changed(data={"name": "digits", "fraction": "half"}),
+    ],
+)
+def test_a_damaged_config_is_one_kind_of_error(values):
+    with pytest.raises(ConfigError):
+        run_config_from_dict(values)
