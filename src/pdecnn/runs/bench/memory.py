@@ -9,11 +9,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from pdecnn.data.image_set import ImageSet
+from pdecnn.fast.acceleration import accelerated, fast_layout
 from pdecnn.learning.memory import free_memory, is_out_of_memory
 from pdecnn.learning.precision import autocast
 from pdecnn.networks.network import Network
-from pdecnn.pde.acceleration import accelerated
-from pdecnn.pde.convolution import fast_layout
 from pdecnn.runs.bench.trainers import precision_of
 
 
@@ -31,7 +30,7 @@ def activation_bytes(
     """
     images = fast_layout(network.preprocess(batch.images[:]))
     # Traced for its fused kernels, but nothing is compiled: that would take no less memory.
-    with accelerated("eager") if fused else nullcontext():
+    with accelerated(network, "eager") if fused else nullcontext():
         found = _activation_bytes_or_none(network.train(), images, batch.labels, warm_up)
     network.zero_grad()
     if found is None:
