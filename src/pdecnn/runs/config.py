@@ -130,7 +130,7 @@ class RunConfig:
         known = [*_keys(), "seed"]
         groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
         seed = self.seed
-        for key, value in settings.items():
+        for key, value in without_removed(settings).items():
             if key not in known:
                 raise unknown_name("setting", key, known)
             if key == "seed":
@@ -147,6 +147,12 @@ class RunConfig:
         )
 
 
+# Settings that are gone: ignored at the default they had, refused at any other value.
+REMOVED: dict[str, Any] = {"training.divide_to_fit": True, "training.max_rollbacks": 0}
+_REMEDIES = {
+    "training.divide_to_fit": "divide batches yourself with training.accumulation",
+    "training.max_rollbacks": "lower training.learning_rates or set training.clip_norm",
+}
 # What a run means that is older than the setting, where its default was another then.
 _BEFORE: dict[str, dict[str, Any]] = {"training": {"ties": "first"}}
 _CLASSES: dict[str, Any] = {
@@ -170,6 +176,7 @@ def run_config_from_dict(values: object) -> RunConfig:
         settings = values[group]
         if not isinstance(settings, dict):
             raise ConfigError(f"{group} must be an object of settings")
+        settings = without_removed(settings, f"{group}.")
         if group == "network":
             settings = with_old_grid(settings)
         for name in settings:
@@ -190,6 +197,18 @@ def run_config_from_dict(values: object) -> RunConfig:
         initial=convert(values["initial"], str | None, "initial"),
         **parts,
     )
+
+
+def without_removed(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The settings but those that are gone; one whose value asks for something is refused."""
+    for key, value in settings.items():
+        full = f"{prefix}{key}"
+        if full in REMOVED and value != REMOVED[full]:
+            raise ConfigError(
+                f"{full} was removed: it is ignored at its old default "
+                f"{json.dumps(REMOVED[full])}, found {value!r}; {_REMEDIES[full]}"
+            )
+    return {key: value for key, value in settings.items() if f"{prefix}{key}" not in REMOVED}
 
 
 def differing_keys(first: RunConfig, second: RunConfig) -> list[str]:

@@ -33,7 +33,7 @@ VALUES = {
     "training.patience": st.none() | st.integers(1, 99),
     "training.time_limit_seconds": st.none() | st.floats(1e-3, 1e9),
     "training.average_decay": st.none() | st.floats(0.01, 0.99),
-    "training.precision": st.sampled_from(["float32", "bfloat16", "float16"]),
+    "training.precision": st.sampled_from(["float32", "bfloat16"]),
     "training.box": st.sampled_from(["stencils", "all", "none"]),
     "training.ties": st.sampled_from(["loss", "first"]),
 }
@@ -191,3 +191,24 @@ def changed(**changes):
 def test_a_damaged_config_is_one_kind_of_error(values):
     with pytest.raises(ConfigError):
         run_config_from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("key", "default", "other"),
+    [("divide_to_fit", True, False), ("max_rollbacks", 0, 2)],
+)
+def test_a_setting_that_is_gone_is_ignored_at_its_default_and_refused_otherwise(
+    key, default, other
+):
+    config = recipe("parabolic_digits")
+    values = config.to_dict()
+    values["training"][key] = default
+    assert run_config_from_dict(values) == config
+    assert config.with_settings({f"training.{key}": default}) == config
+    values["training"][key] = other
+    for refused in (
+        lambda: run_config_from_dict(values),
+        lambda: config.with_settings({f"training.{key}": other}),
+    ):
+        with pytest.raises(ConfigError, match=rf"training\.{key} was removed.*found {other}; "):
+            refused()
