@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from math import isqrt
 from typing import Any
 
+from pdecnn.checks import is_count
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_file import MAX_PIXELS
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
-from pdecnn.checks import is_count
 from pdecnn.errors import ConfigError, quoted, unknown_name
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig, with_old_grid

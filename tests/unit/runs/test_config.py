@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdecnn.errors import ConfigError
 import pdecnn.runs.config as config_module
+from pdecnn.errors import ConfigError
 from pdecnn.runs.config import FORMAT_VERSION, REMOVED, differing_keys, run_config_from_dict
 from pdecnn.runs.recipes import list_recipes, recipe
 

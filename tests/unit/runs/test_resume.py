@@ -381,7 +381,7 @@ def test_what_changes_no_result_may_differ(killed, undisturbed, tmp_path):
 def as_of_before(folder):
     """The run as it was left when there was no setting for ties, and no loss to settle them by."""
     values = json.loads((folder / "config.json").read_bytes())
-    del values["training"]["ties"]
+    del values["training"]["ties"], values["format_version"]
     write_json(folder / "config.json", values)
     for checkpoint in (folder / "checkpoints").iterdir():
         state = json.loads((checkpoint / PROGRESS).read_bytes())
