@@ -1,46 +1,11 @@
-"""Training steps in ordinary torch: the bare one of a tutorial, and one that does all ours does."""
+"""A training step of the digits in ordinary torch that does all that ours does."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import get_total_norm, parameters_to_vector
 
-from pdecnn.runs.bench.plain_twin import PlainBlock, PlainNetwork
-
-NUM_BATCHES = 8
-"""Fixed batches that a plain step takes in turn."""
-
-
-class PlainStep:
-    """Forward, cross entropy, backward and torch's SGD with momentum on batches made before.
-
-    No gathering, no augmentation, no regulariser, no projection, no metrics. Stencils and
-    images lie in memory as `layout` says.
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        batches: list[tuple[Tensor, Tensor]],
-        *,
-        half: bool,
-        layout: torch.memory_format = torch.contiguous_format,
-    ) -> None:
-        network.train().to(memory_format=layout)  # type: ignore[call-overload]
-        self.network, self.half = network, half
-        self.batches = [(images.contiguous(memory_format=layout), y) for images, y in batches]
-        self.optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, momentum=0.9)
-        self.count = 0
-
-    def __call__(self) -> None:
-        """Train on the next batch."""
-        images, labels = self.batches[self.count % len(self.batches)]
-        self.count += 1
-        self.optimizer.zero_grad()
-        with torch.autocast(images.device.type, dtype=torch.bfloat16, enabled=self.half):
-            loss = functional.cross_entropy(self.network(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+from pdecnn.runs.plain_twin import PlainBlock, PlainNetwork
 
 
 class PlainTraining:

@@ -1,4 +1,4 @@
-"""The page and figure of `benchmarks/multilevel.py`: training in levels, coarsened networks."""
+"""The page and figure of `benchmarks.multilevel`: training in levels, coarsened networks."""
 
 import json
 import statistics
@@ -53,7 +53,7 @@ def write_multilevel(dataset: str, result: dict[str, Any], folder: Path) -> list
 def _figure(dataset: str, runs: list[dict[str, Any]]) -> dict[str, bytes]:
     with without_matplotlib_notices():
         from pdecnn.reports import style
-    from pdecnn.reports.multilevel_figure import draw_courses
+    from benchmarks.multilevel_figure import draw_courses
 
     with style.journal_style():
         return style.render(figure_name(dataset), draw_courses(runs))
@@ -70,7 +70,7 @@ def multilevel_page(results: dict[str, Any]) -> str:
         "# Multilevel",
         "",
         "Training from coarse to fine images beside training at full size, and networks",
-        "coarsened to half the size after training. Written by `benchmarks/multilevel.py`; every",
+        "coarsened to half the size after training. Written by `benchmarks.multilevel`; every",
         "run with its config is in `multilevel.json`. Accuracies in % are those of the",
         "test images, with the weights of the best validation accuracy of the last level,",
         f"{_ties(results)}.",

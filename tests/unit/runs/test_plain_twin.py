@@ -2,23 +2,17 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
-from torch.nn.utils import parameters_to_vector
 
 import pdecnn
-from pdecnn.learning.objective import Objective
 from pdecnn.learning.work import count_work
 from pdecnn.networks.registry import DYNAMICS as AXES
-from pdecnn.runs.bench.digits import make_digits_pair
-from pdecnn.runs.bench.plain_steps import PlainStep, regularizer
-from pdecnn.runs.bench.plain_twin import PlainNetwork, copy_weights_
-from pdecnn.runs.bench.resnets import CifarResNet
-from pdecnn.runs.bench.steps import DYNAMICS, plain_layout
+from pdecnn.runs.bench import PAPER_DYNAMICS, plain_layout
+from pdecnn.runs.plain_twin import PlainNetwork, PlainStep, copy_weights_
 
 DEVICE = torch.device("cpu")
 
-every_dynamics = pytest.mark.parametrize("dynamics", DYNAMICS)
+every_dynamics = pytest.mark.parametrize("dynamics", PAPER_DYNAMICS)
 
 
 def make_pair(dynamics, channels=(8, 12, 6)):
@@ -51,57 +45,9 @@ def test_the_plain_twin_has_the_gradient_of_our_network(dynamics):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-8, atol=1e-10)
 
 
-@every_dynamics
-def test_the_plain_regularizer_has_the_gradient_of_our_objective(dynamics):
-    network, twin = make_pair(dynamics)
-    sum(Objective().regularization(network)).backward()
-    regularizer(twin).backward()
-    for mine, theirs in zip(twin.parameters(), network.parameters(), strict=True):
-        expected = torch.zeros_like(mine) if theirs.grad is None else theirs.grad
-        found = torch.zeros_like(mine) if mine.grad is None else mine.grad
-        torch.testing.assert_close(found, expected)
-
-
-@every_dynamics
-def test_both_digits_steps_do_the_same(dynamics):
-    trainer, twin = make_digits_pair(dynamics)
-    trainer.begin_epoch()
-    twin.batches = trainer._step.batches  # the very batches
-    before = parameters_to_vector(trainer.network.parameters()).detach().clone()
-    for most in (1e-4, 1e-3):  # the second step shows the momentum; rounding grows
-        trainer.step()
-        twin()
-        ours = parameters_to_vector(trainer.network.parameters())
-        plain = parameters_to_vector(twin.network.parameters())
-        assert (ours - before).norm() > 0.01
-        assert (plain - ours).norm() < most * (ours - before).norm()
-    trainer.synchronize()
-    loss, correct, count = twin.sums.tolist()
-    sums = trainer.sums.tolist()
-    assert (correct, count) == (sums[4], sums[5]) == (sums[4], 2 * 32)
-    # The twin's loss has the constant floor of the smoothed total variation.
-    assert loss / count > sums[0] / count
-    assert loss / count == pytest.approx(sums[0] / count, rel=0.5)
-
-
 def test_weights_of_another_network_are_refused():
     with pytest.raises(ValueError, match="do not match"):
         copy_weights_(PlainNetwork("parabolic", (8, 8)), PlainNetwork("parabolic", (8, 6)))
-
-
-@pytest.mark.parametrize(("depth", "num_weights"), [(20, 269_722), (32, 464_154)])
-def test_resnets_have_the_published_number_of_weights(depth, num_weights):
-    network = CifarResNet(depth)
-    assert sum(weight.numel() for weight in network.parameters()) == num_weights
-    convolutions = [part for part in network.modules() if isinstance(part, nn.Conv2d)]
-    assert len(convolutions) + 1 == depth  # and the classifier
-    features = network.blocks(torch.randn(2, 16, 32, 32))
-    assert features.shape == (2, 64, 8, 8)
-
-
-def test_a_resnet_needs_a_depth_that_there_is():
-    with pytest.raises(ValueError, match="6 n"):
-        CifarResNet(21)
 
 
 @every_dynamics
@@ -116,7 +62,7 @@ def test_our_network_and_its_twin_do_the_same_number_of_operations(dynamics):
 
 
 def test_a_plain_step_takes_its_batches_in_turn_and_learns():
-    network = CifarResNet(8)
+    network = PlainNetwork("parabolic", (8, 8))
     before = network.classifier.weight.clone()
     batches = [(torch.randn(2, 3, 8, 8), torch.tensor([k, 9])) for k in range(2)]
     step = PlainStep(network, batches, half=False)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pdecnn.reports.multilevel import multilevel_page
+from benchmarks.multilevel_page import multilevel_page
 
 ENVIRONMENT = {
     "date": "2026-01-01T00:00:00+00:00",

@@ -1,14 +1,9 @@
-"""What is counted is right: operations, bytes, and the least time that they need."""
+"""What is counted is right: operations and bytes."""
 
 import torch
 from torch.nn import functional
 
 from pdecnn.learning.work import Work, count_work
-from pdecnn.runs.bench.measurement import Timing
-from pdecnn.runs.bench.roofline import Ceilings, Roofline
-from pdecnn.runs.bench.sizes import QUICK
-
-DEVICE = torch.device("cpu")
 
 
 def test_a_convolution_has_its_known_work():
@@ -40,21 +35,3 @@ def test_bytes_of_elementwise_operations_count_as_moved_only():
     assert count_work(lambda: torch.empty(100)) == Work(0, 0, 0)
     # An expanded number is read once.
     assert count_work(lambda: other[:1].expand(100) * 2).moved_bytes == 4 * 101
-
-
-def test_the_floor_is_the_longer_of_bytes_and_operations():
-    roofline = Roofline(bandwidth=100.0, matrix_rate=1000.0)
-    assert roofline.floor_seconds(Work(5000, 100, 0)) == 5
-    assert roofline.floor_seconds(Work(5000, 700, 0)) == 7
-
-
-def test_ceilings_are_the_fastest_repeats_of_all_measurements():
-    ceilings = Ceilings(QUICK, DEVICE, torch.float32)
-    ceilings.measure()
-    ceilings.measure()
-    assert len(ceilings.copies.seconds) == len(ceilings.products.seconds) == 10
-    ceilings.copies = Timing((0.5, 0.25, 1.0), 1)
-    ceilings.products = Timing((2.0, 1.0, 4.0), 1)
-    assert ceilings.roofline() == (8 * 2**22, 2 * 256**3)
-    assert ceilings.to_dict()["copy"]["bytes_per_second"] == 8 * 2**22
-    assert ceilings.to_dict()["matrix"]["dtype"] == "float32"

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pdecnn.learning.work import Work
-from pdecnn.runs.bench.measurement import Timing, time_in_turn
-from pdecnn.runs.bench.sizes import BenchSizes
+from pdecnn.runs.timing import Timing, time_in_turn
 
 # More than one set of operands, so that a cache does not answer for the memory.
 _NUM_SETS = 2
@@ -27,21 +26,32 @@ class Roofline(NamedTuple):
 class Ceilings:
     """A copy within the device and a matrix product, timed before and after what they limit."""
 
-    def __init__(self, sizes: BenchSizes, device: torch.device, dtype: torch.dtype) -> None:
-        self.sizes, self.device, self.dtype = sizes, device, dtype
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        copy_bytes: int,
+        matrix_size: int,
+        num_repeats: int,
+        repeat_seconds: float,
+    ) -> None:
+        self.device, self.dtype = device, dtype
+        self.copy_bytes, self.matrix_size = copy_bytes, matrix_size
+        self.num_repeats, self.repeat_seconds = num_repeats, repeat_seconds
         self.copies = Timing((), 0)
         self.products = Timing((), 0)
 
     @property
     def copied_bytes(self) -> int:
         """Read plus written in one copy."""
-        return 2 * self.sizes.copy_bytes
+        return 2 * self.copy_bytes
 
     def measure(self) -> None:
         """Time both once more; the operands live no longer than that."""
-        n, device = self.sizes.matrix_size, self.device
+        n, device = self.matrix_size, self.device
         matrices = [torch.randn(2, n, n, device=device).to(self.dtype) for _ in range(_NUM_SETS)]
-        sources = [torch.randn(self.sizes.copy_bytes // 4, device=device) for _ in range(_NUM_SETS)]
+        sources = [torch.randn(self.copy_bytes // 4, device=device) for _ in range(_NUM_SETS)]
         product, target = torch.empty_like(matrices[0][0]), torch.empty_like(sources[0])
         next_matrices, next_source = cycle(matrices), cycle(sources)
         timings = time_in_turn(
@@ -50,8 +60,8 @@ class Ceilings:
                 "matrix": lambda: torch.mm(*next(next_matrices), out=product),
             },
             device=device,
-            num_repeats=self.sizes.num_repeats,
-            repeat_seconds=self.sizes.repeat_seconds,
+            num_repeats=self.num_repeats,
+            repeat_seconds=self.repeat_seconds,
         )
         copies, products = timings["copy"], timings["matrix"]
         assert isinstance(copies, Timing)
@@ -61,7 +71,7 @@ class Ceilings:
 
     def roofline(self) -> Roofline:
         """The fastest repeats: a ceiling is what the machine can do."""
-        flops = 2 * self.sizes.matrix_size**3
+        flops = 2 * self.matrix_size**3
         return Roofline(
             self.copied_bytes / min(self.copies.seconds), flops / min(self.products.seconds)
         )
@@ -76,7 +86,7 @@ class Ceilings:
             },
             "matrix": {
                 "flops_per_second": self.roofline().matrix_rate,
-                "size": self.sizes.matrix_size,
+                "size": self.matrix_size,
                 "dtype": str(self.dtype).removeprefix("torch."),
                 "time": self.products.to_dict(),
             },

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pdecnn.runs.bench.measurement import (
+from pdecnn.runs.timing import (
     Timing,
     free_memory,
     is_out_of_memory,
