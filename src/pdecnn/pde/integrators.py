@@ -15,14 +15,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.pde.facts import HEAT, Component, Equation
-from pdecnn.pde.layers import AbstractLayer
-from pdecnn.pde.stability_rules import (
+from pdecnn.pde.facts import (
     EULER_RULE,
+    HEAT,
     RUNGE_KUTTA_4_RULE,
     WAVE_RULE,
+    Component,
+    Equation,
     StabilityRule,
 )
+from pdecnn.pde.layers import AbstractLayer
 
 State = tuple[Tensor, ...]
 Layers = Sequence[nn.Module]
@@ -374,7 +376,7 @@ def evaluate(layer: nn.Module, *features: Tensor, weights: Weights | None = None
             f"a layer must keep the shape of its input, but {type(layer).__name__} made "
             f"{tuple(outputs.shape)} of {tuple(features[0].shape)}"
         )
-    return outputs.to(wide)
+    return outputs if outputs.dtype == wide else outputs.to(wide)
 
 
 def _memory_format(features: Tensor) -> torch.memory_format:

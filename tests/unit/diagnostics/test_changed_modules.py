@@ -10,8 +10,7 @@ from torch.nn.modules.module import (
 from torch.nn.utils.parametrizations import weight_norm
 
 from pdecnn.diagnostics import block_stability, energy_curves, guaranteed_bound
-from pdecnn.diagnostics.guarantees import is_linear, is_monotone
-from pdecnn.diagnostics.unchanged import departure
+from pdecnn.diagnostics.guarantees import departure, is_linear, is_monotone
 from pdecnn.pde import Activation, Block, Convolution, ForwardEuler, Leapfrog, SymmetricLayer
 from pdecnn.pde.normalization import ChannelAffine
 from tests.blocks import randomize_
