@@ -203,8 +203,16 @@ def grouped(channels):
 
 @every_reversible
 @pytest.mark.parametrize("make_layer", [weight_normalised, grouped])
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "strided", "negative zeros"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [
+        ("contiguous", torch.float64),
+        ("channels_last", torch.float32),
+        ("strided", torch.float32),
+        ("negative zeros", torch.float32),
+    ],
+    ids=str,
+)
 def test_exact_trusts_layers_of_ones_own_that_compute_the_same_twice(
     integrator, make_layer, layout, dtype
 ):

@@ -10,7 +10,7 @@ from pdecnn.errors import unknown_name
 NORMALIZATIONS = ("none", "tv", "batch")
 _PLAIN_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BATCH_NORMS = (_BatchNorm,)
-"""The kinds of batch norm, plain or over several processes."""
+"""The kinds of batch norm."""
 BATCH_NORM_EPSILON = 1e-4
 # Neither sums of its squares nor the cube of its inverse, met in gradients, leave float32's range.
 _LARGEST_SQUARED = 2.0**32
