@@ -34,9 +34,7 @@ from pdecnn.networks.pretrained import (
 
 TENSORS, PROGRESS = "state.safetensors", "state.json"
 FILES = (CONFIG, WEIGHTS, TENSORS, PROGRESS)
-FORMAT_VERSION = 4
-_WITHOUT_BEST_LOSS = 3
-"""The version of before equal validation accuracies were settled by the loss."""
+FORMAT_VERSION = 5
 
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
@@ -90,10 +88,7 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
         _check_network(trainer, folder / CONFIG)
         _restore(trainer, groups, folder / TENSORS)
     trainer.progress = progress
-    trainer.divide(progress.accumulation)
     trainer.guard.drift.switch(progress.checkpointed_blocks)
-    trainer.loss_scale.value.fill_(progress.loss_scale)
-    trainer.loss_scale.steps_since_change.fill_(progress.loss_scale_age)
 
 
 def _check_network(trainer: Trainer, path: Path) -> None:
@@ -113,29 +108,20 @@ def _check_network(trainer: Trainer, path: Path) -> None:
 
 def _read_progress(trainer: Trainer, path: Path) -> Progress:
     version, values = _read(path, "format_version", "progress")
-    versions = (_WITHOUT_BEST_LOSS, FORMAT_VERSION)
-    if not is_count(version, *versions):
+    if not is_count(version, FORMAT_VERSION, FORMAT_VERSION):
         raise CheckpointError(
-            f"{path}: format version {version!r}, but this pdecnn reads {versions[0]} and "
-            f"{versions[1]}"
+            f"{path}: format version {version!r}, but this pdecnn goes on from {FORMAT_VERSION} "
+            f"only; resume with the pdecnn that wrote it, or start from its weights with --from"
         )
-    is_old = version == _WITHOUT_BEST_LOSS
     try:
-        progress = progress_from_dict(values, without=("best_loss",) if is_old else ())
+        progress = progress_from_dict(values)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    if is_old and progress.best_epoch and trainer.config.ties != "first":
-        raise CheckpointError(
-            f"{path}: lacks the loss of its best epoch, which settles ties; go on with "
-            f"training.ties=first"
-        )
     if progress.step != progress.epoch * trainer.steps_per_epoch + progress.batch:
         raise CheckpointError(
             f"{path}: belongs to a training whose epochs do not have {trainer.steps_per_epoch} "
             f"batches"
         )
-    if trainer.config.batch_size % progress.accumulation:
-        raise CheckpointError(f"{path}: has batches that do not divide as this training's do")
     if any(batch >= trainer.steps_per_epoch for batch in progress.nonfinite_batches):
         raise CheckpointError(f"{path}: has skipped batches that this training does not have")
     if not set(progress.checkpointed_blocks) <= set(trainer.guard.drift.watched):
@@ -171,8 +157,6 @@ def _intact(folder: Path) -> bool:
 
 
 def _tensors(trainer: Trainer) -> dict[str, Tensor]:
-    trainer.progress.loss_scale = float(trainer.loss_scale.value)
-    trainer.progress.loss_scale_age = int(trainer.loss_scale.steps_since_change)
     tensors = {f"weights/{k}": v for k, v in trainer.network.state_dict().items()}
     for name, weight in trainer.network.named_parameters():
         tensors[f"velocity/{name}"] = trainer.optimizer.velocity(weight)

@@ -11,13 +11,13 @@ from tests.unit.learning.trainings import field_names
 
 INTEGERS = [
     "epoch", "batch", "step", "best_epoch", "nonfinite_in_row", "nonfinite_steps",
-    "overflow_steps", "loss_scale_age", "level", "rollbacks",
+    "level",
 ]  # fmt: skip
-NUMBERS = ["best_accuracy", "loss_scale", "work"]
+NUMBERS = ["best_accuracy", "work"]
 
 
 def test_every_field_is_tested_here():
-    others = ["accumulation", "nonfinite_batches"]
+    others = ["nonfinite_batches"]
     others += ["best_loss", "reversal_error", "checkpointed_blocks", "stopped"]
     assert sorted([*INTEGERS, *NUMBERS, *others]) == sorted(field_names(Progress))
 
@@ -30,7 +30,6 @@ def test_progress_comes_back_from_json(stopped):
         step=11,
         best_accuracy=0.1 + 0.2,
         best_loss=None if stopped is None else 0.1 + 0.7,
-        loss_scale=2.0**15,
         reversal_error=None if stopped is None else 0.3,
         checkpointed_blocks=[] if stopped is None else [0, 2],
         stopped=stopped,
@@ -41,14 +40,7 @@ def test_progress_comes_back_from_json(stopped):
 def test_a_new_training_has_done_nothing():
     progress = Progress()
     assert all(getattr(progress, name) == 0 for name in INTEGERS)
-    assert (progress.best_accuracy, progress.loss_scale, progress.stopped) == (-1.0, 1.0, None)
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True])
-def test_a_batch_has_at_least_one_part(value):
-    assert Progress().accumulation == 1
-    with pytest.raises(CheckpointError):
-        progress_from_dict(Progress().to_dict() | {"accumulation": value})
+    assert (progress.best_accuracy, progress.stopped) == (-1.0, None)
 
 
 @pytest.mark.parametrize("value", [[-1], [1.0], "1", None, 3, [None]])
@@ -80,12 +72,6 @@ def test_counters_must_be_counts(name, value):
 def test_numbers_must_be_finite(name, value):
     with pytest.raises(CheckpointError, match=name):
         progress_from_dict(Progress().to_dict() | {name: value})
-
-
-@pytest.mark.parametrize("value", [0.0, -2.0, 0])
-def test_the_loss_scale_must_be_positive(value):
-    with pytest.raises(CheckpointError, match="loss scale"):
-        progress_from_dict(Progress().to_dict() | {"loss_scale": value})
 
 
 @pytest.mark.parametrize("value", ["crashed", 1, False, [], {}])
