@@ -42,7 +42,7 @@ from pdecnn.networks.level_transfer import INTERPOLATIONS
 from pdecnn.networks.multilevel import coarsen_in_space, refine_in_time
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import average_pool
-from pdecnn.reports.console import ConsoleListener
+from pdecnn.reports.terminal import ConsoleListener
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.leveling import images_per_second

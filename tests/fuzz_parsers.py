@@ -31,7 +31,7 @@ from pdecnn.files import MANIFEST
 from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.reports.bench import check_output
-from pdecnn.reports.results import read_result
+from pdecnn.reports.paper_results import read_result
 from pdecnn.runs import Run
 from pdecnn.runs.listener import Listener
 from pdecnn.runs.resolution import resolve_run

@@ -15,7 +15,7 @@ from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.learning import step as step_module
 from pdecnn.learning import trainer as trainer_module
 from pdecnn.learning.step import Count
-from pdecnn.reports.console import ConsoleListener
+from pdecnn.reports.terminal import ConsoleListener
 from pdecnn.runs import environment
 from pdecnn.runs.environment import deterministic_algorithms
 from pdecnn.runs.signals import Interrupted

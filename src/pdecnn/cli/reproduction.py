@@ -64,8 +64,8 @@ def reproduce(
 ) -> None:
     """Rebuild the paper's tables and figures from the data."""
     del debug
-    from pdecnn import reports
-    from pdecnn.reports.console import ConsoleListener
+    from pdecnn.reports.paper import draw_paper
+    from pdecnn.reports.terminal import ConsoleListener
     from pdecnn.runs import Listener
     from pdecnn.runs.paper import make_plan
     from pdecnn.runs.queue import run_queue
@@ -86,7 +86,7 @@ def reproduce(
     failures = run_queue(
         plan.runs, output / "runs", device=device, num_parallel=jobs, listener=listener
     )
-    files, failures = reports.draw_paper(plan, output, failures)
+    files, failures = draw_paper(plan, output, failures)
     listener.note(f"in {output}: {', '.join(path.name for path in files)}")
     if as_json:
         print_json({"files": [str(path) for path in files], "failures": failures})

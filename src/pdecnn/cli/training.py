@@ -61,9 +61,9 @@ def train(
 ) -> None:
     """Train a network and leave all about it in a run directory."""
     del debug
-    from pdecnn import reports, runs
+    from pdecnn import runs
     from pdecnn.learning.distributed import joined_ranks
-    from pdecnn.reports.console import ConsoleListener
+    from pdecnn.reports.terminal import ConsoleListener
     from pdecnn.runs.environment import resolve_device
 
     listener = runs.Listener() if quiet else ConsoleListener(to_stderr=as_json)
@@ -91,7 +91,10 @@ def train(
         )
     if not ranks.is_first:
         return
-    figures = reports.draw_run_figures(run)
+    # Not before: training need not wait for matplotlib.
+    from pdecnn.reports.run_figures import draw_run_figures
+
+    figures = draw_run_figures(run)
     listener.finished(run, figures)
     if as_json:
         print_json({"run": str(run.folder), **(run.summary or {})})
