@@ -11,7 +11,7 @@ SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 ROUNDING := tests/gradients tests/unit/pde tests/unit/networks/test_reversal.py \
   tests/unit/learning/test_guard.py tests/end_to_end/test_earlier_versions.py
 
-.PHONY: install lock demo test test-slow test-isa soak check docs format clean
+.PHONY: install lock demo test test-slow test-isa soak mutants check docs format clean
 
 install: $(INSTALLED)
 
@@ -58,6 +58,10 @@ test-isa: $(INSTALLED)
 # Faults, hostile files and long trainings: about half an hour; writes docs/results/soak.md.
 soak: $(INSTALLED)
 	$(BIN)/python -m benchmarks.soak
+
+# Which of the faults in tests/mutations the tests find, at least 95 %: hours on two cores.
+mutants: $(INSTALLED)
+	$(BIN)/python tools/mutants.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -119,7 +119,7 @@ def test_a_run_that_no_command_gives_is_refused(script):
     [
         ("auto", None, "float32"),
         ("auto", "A GPU", "bfloat16"),
-        ("float16", "A GPU", "float16"),
+        ("float32", "A GPU", "float32"),
     ],
 )
 def test_the_card_says_what_was_computed_in(script, tmp_path, precision, gpu, said):

@@ -1,9 +1,8 @@
-"""Promises 2, 18, 19, 23 and 24: numbers during training, and what a run is a function of."""
+"""Promises 2, 18, 23 and 24: numbers during training, and what a run is a function of."""
 
 import json
 import os
 import random
-import signal
 
 import numpy as np
 import pytest
@@ -12,14 +11,11 @@ import torch
 import pdecnn
 from pdecnn.data.batches import training_batches
 from pdecnn.errors import ConfigError, DivergedError
-from pdecnn.learning import step as step_module
 from pdecnn.learning import trainer as trainer_module
-from pdecnn.learning.step import Count
 from pdecnn.reports.terminal import ConsoleListener
 from pdecnn.runs import environment
 from pdecnn.runs.environment import deterministic_algorithms
-from pdecnn.runs.signals import Interrupted
-from tests.runs import Killed, Recorder, call, fingerprint, small_config, small_options
+from tests.runs import call, fingerprint, small_config, small_options
 from tests.unit.learning.trainings import Poisoned, make_network, make_trainer, run
 
 # ------------------------------------------------------------------ promise 18
@@ -41,114 +37,6 @@ def test_promise_18_divergence_says_step_epoch_and_batch():
     with pytest.raises(DivergedError, match=r"diverged at step 6 \(epoch 2, batch 3, learning"):
         run(trainer)
     assert trainer.progress.nonfinite_batches == [2]
-
-
-def explode(monkeypatch, epoch, largest_rate):
-    """From the fifth batch of the epoch on a learning rate above the given one is too large."""
-    original = step_module.TrainingStep._measure
-
-    def measure(step, scores, labels):
-        loss, measured = original(step, scores, labels)
-        batch = int(step.counts[Count.BATCH])
-        explodes = step.epoch == epoch and batch >= 4 and step.rates[batch] > largest_rate
-        return (loss * float("nan") if explodes else loss), measured
-
-    monkeypatch.setattr(step_module.TrainingStep, "_measure", measure)
-
-
-ROLLBACK = {"training__max_rollbacks": 2, "training__learning_rates": [0.1, 0.1, 0.1]}
-
-
-def test_promise_18_a_run_goes_back_to_its_last_checkpoint_if_asked(tmp_path, monkeypatch):
-    explode(monkeypatch, epoch=2, largest_rate=0.04)
-    recorder = Recorder()
-    run = pdecnn.train(small_config(**ROLLBACK), output=tmp_path / "run", listener=recorder)
-    assert run.is_finished
-    assert [entry["rollbacks"] for entry in run.metrics] == [0, 0, 2, 2]
-    rates = [entry["learning_rate"] for entry in run.metrics]
-    assert rates == [0.1, 0.1, 0.025, 0.025]
-    assert [note.partition(" (")[0] for note in recorder.notes] == [
-        "diverged at step 23",
-        "resumed from epoch-0002",
-    ] * 2
-    assert "going back to a checkpoint, and on with half the learning rate" in recorder.notes[0]
-    # Killed after the first of the two, it meets the same end.
-    other = Recorder(on_step=kill_at((2, 2), times=3))
-    with pytest.raises(Killed):
-        pdecnn.train(small_config(**ROLLBACK), output=tmp_path / "killed", listener=other)
-    pdecnn.train(small_config(**ROLLBACK), output=tmp_path / "killed", resume=True)
-    assert fingerprint(tmp_path / "killed") == fingerprint(run.folder)
-
-
-@pytest.mark.parametrize("passed", [1, 2])
-def test_promise_18_a_run_that_was_interrupted_goes_back_as_far(passed, tmp_path, monkeypatch):
-    """The checkpoint of a signal is none that the undisturbed run has."""
-    explode(monkeypatch, epoch=2, largest_rate=0.04)
-    run = pdecnn.train(small_config(**ROLLBACK), output=tmp_path / "run")
-    met = []
-
-    def interrupt(progress):
-        met.append((progress.epoch, progress.batch))
-        if met.count((2, 3)) == passed and met[-1] == (2, 3):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    folder = tmp_path / "interrupted"
-    with pytest.raises(Interrupted):
-        pdecnn.train(small_config(**ROLLBACK), output=folder, listener=Recorder(on_step=interrupt))
-    assert (folder / "checkpoints" / "epoch-0002-batch-000003").is_dir()
-    pdecnn.train(small_config(**ROLLBACK), output=folder, resume=True)
-    assert fingerprint(folder) == fingerprint(run.folder)
-
-
-def kill_at(place, times):
-    """Kill when a place is met for so many times."""
-    met = []
-
-    def on_step(progress):
-        met.append((progress.epoch, progress.batch))
-        if met.count(place) == times:
-            raise Killed
-
-    return on_step
-
-
-def test_promise_18_it_goes_back_to_the_beginning_and_not_for_ever(tmp_path, monkeypatch):
-    explode(monkeypatch, epoch=0, largest_rate=0.0)
-    recorder = Recorder()
-    with pytest.raises(DivergedError, match=r"diverged at step 5 .*learning rate 0\.025"):
-        pdecnn.train(small_config(**ROLLBACK), output=tmp_path / "run", listener=recorder)
-    assert recorder.notes[1::2] == ["resumed from epoch-0000"] * 2
-
-
-def test_promise_18_it_goes_back_across_a_change_of_level(tmp_path, monkeypatch):
-    explode(monkeypatch, epoch=2, largest_rate=0.06)
-    levels = {"training__level_epochs": [1, 1], "training__level_sizes": [4, 8]}
-    run = pdecnn.train(small_config(**ROLLBACK, **levels), output=tmp_path / "run")
-    assert [(entry["level"], entry["rollbacks"]) for entry in run.metrics] == [
-        (0, 0),
-        (0, 0),
-        (1, 1),
-        (1, 1),
-    ]
-
-
-# ------------------------------------------------------------------ promise 19
-
-
-def test_promise_19_skipped_steps_are_shown(tmp_path, capsys, monkeypatch):
-    original = step_module.LossScale
-
-    def too_large(*arguments):
-        scale = original(*arguments)
-        scale.value.fill_(2.0**45)
-        return scale
-
-    monkeypatch.setattr(step_module, "LossScale", too_large)
-    config = small_config(training__precision="float16", training__epochs=1)
-    run = pdecnn.train(config, output=tmp_path / "run", listener=ConsoleListener())
-    skipped = run.metrics[-1]["overflow_steps"]
-    assert skipped > 0
-    assert f"  {skipped} steps skipped\n" in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------ promise 23

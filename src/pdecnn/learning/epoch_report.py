@@ -26,15 +26,10 @@ class EpochReport(NamedTuple):
     """Steps skipped so far for a loss or gradient that was not finite."""
     nonfinite_batches: list[int]
     """Those of this epoch, by the number of the batch from 0."""
-    overflow_steps: int
     reversal_error: float | None
     """The gradient error of reversible blocks at the start of the epoch; None: not measured."""
     checkpointed_blocks: int
     """How many of them the drift guard has switched to 'checkpointed' so far."""
-    accumulation: int
-    """Parts a batch is computed in at the end of the epoch."""
-    rollbacks: int
-    """How often the training has gone back to a checkpoint."""
     level: int
     """From 0."""
     work: float
@@ -61,11 +56,8 @@ def report_epoch(
         validation_accuracy=evaluation.accuracy,
         nonfinite_steps=progress.nonfinite_steps,
         nonfinite_batches=progress.nonfinite_batches,
-        overflow_steps=progress.overflow_steps,
         reversal_error=progress.reversal_error,
         checkpointed_blocks=len(progress.checkpointed_blocks),
-        accumulation=progress.accumulation,
-        rollbacks=progress.rollbacks,
         level=progress.level,
         work=progress.work,
     )

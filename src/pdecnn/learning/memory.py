@@ -1,4 +1,4 @@
-"""Too little memory: how it is told, and how a batch is divided so that it fits."""
+"""Too little memory: how it is told, and what is left to try."""
 
 import gc
 
@@ -10,10 +10,6 @@ _OUT_OF_MEMORY = (
     *("out of memory", "can't allocate memory", "not enough memory"),
     *("cublas_status_alloc_failed", "cudnn_status_alloc_failed"),
 )
-
-
-class PartTooLarge(torch.OutOfMemoryError):
-    """The gradient of a part of a batch does not fit; nothing has been changed by it."""
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -31,10 +27,11 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def finer_division(batch_size: int, num_parts: int) -> int | None:
-    """In how many equal parts a batch is to be divided next: twice as many, or the next that do.
+def finer_division(batch_size: int, num_parts: int, num_ranks: int = 1) -> int | None:
+    """The next larger number of equal parts that each rank's share of a batch has.
 
     None if a part is a single image already.
     """
-    finer = range(2 * num_parts, batch_size + 1)
-    return next((number for number in finer if batch_size % number == 0), None)
+    share = batch_size // num_ranks
+    finer = range(num_parts + 1, share + 1)
+    return next((number for number in finer if share % number == 0), None)

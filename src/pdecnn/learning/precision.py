@@ -9,7 +9,6 @@ from pdecnn.networks.network import Network
 PRECISIONS = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
 }
 AUTO = "auto"
 
@@ -41,34 +40,3 @@ def compute_scores(network: Network, images: Tensor, precision: str) -> Tensor:
     with autocast(precision, images.device):
         scores: Tensor = network(images)
     return scores
-
-
-class LossScale:
-    """The factor that keeps float16 gradients from underflowing; 1 in other precisions.
-
-    Halved when a gradient overflows, doubled after `growth_interval` steps without; kept on the
-    device, where the decision is taken.
-    """
-
-    growth_interval = 1000
-    smallest = 1.0
-    exhausted_message = (
-        "float16 gradients overflow even without loss scaling; use training.precision=bfloat16 or "
-        "a smaller learning rate"
-    )
-
-    def __init__(self, precision: str, device: torch.device | str = "cpu") -> None:
-        self.active = resolve_precision(precision, torch.device(device)) == "float16"
-        self.value = torch.full((), 2.0**16 if self.active else 1.0, device=device)
-        self.steps_since_change = torch.zeros((), dtype=torch.int64, device=device)
-
-    def update_(self, *, accepted: Tensor, overflowed: Tensor) -> Tensor:
-        """Adapt after a step, if it was one or the other; say whether the scale is exhausted."""
-        age = self.steps_since_change + accepted
-        grown = accepted & (age >= self.growth_interval)
-        exhausted = overflowed & (self.value <= self.smallest)
-        halved = overflowed & ~exhausted
-        factor = torch.where(grown, 2.0, torch.where(halved, 0.5, 1.0))
-        self.value.mul_(factor)
-        self.steps_since_change.copy_(torch.where(grown | halved, 0, age))
-        return exhausted

@@ -1,6 +1,5 @@
 """Where a training stands: what a checkpoint holds besides tensors."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -31,24 +30,14 @@ class Progress:
     """Steps skipped since the last good one."""
     nonfinite_steps: int = 0
     """Steps skipped altogether for a non-finite loss or gradient."""
-    overflow_steps: int = 0
-    """Steps skipped because a float16 gradient overflowed."""
-    loss_scale: float = 1.0
-    """The factor of the loss in float16."""
-    loss_scale_age: int = 0
-    """Steps since it last changed."""
     reversal_error: float | None = None
     """The gradient error of reversal as measured in the current epoch; None: it was not."""
     checkpointed_blocks: list[int] = field(default_factory=list)
     """Blocks that the drift guard has switched to mode 'checkpointed'."""
     level: int = 0
     """The level the network is on, from 0; at the end of its last epoch still that level."""
-    accumulation: int = 1
-    """Parts a batch is computed in; more than the config says where memory was short."""
     nonfinite_batches: list[int] = field(default_factory=list)
     """Batches of the current epoch, from 0, that were skipped as not finite."""
-    rollbacks: int = 0
-    """How often the training went back to a checkpoint; each halved the learning rate."""
     work: float = 0.0
     """Floating-point operations of all epochs completed."""
     stopped: str | None = None
@@ -59,21 +48,17 @@ class Progress:
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
 
-def progress_from_dict(values: object, *, without: Collection[str] = ()) -> Progress:
-    """The progress of JSON values; unknown or missing keys and other types are errors.
-
-    Fields named in `without` were not there when it was written, and have their defaults.
-    """
-    expected = [entry for entry in fields(Progress) if entry.name not in without]
+def progress_from_dict(values: object) -> Progress:
+    """The progress of JSON values; unknown or missing keys and other types are errors."""
+    expected = fields(Progress)
     if not isinstance(values, dict) or set(values) != {entry.name for entry in expected}:
         raise CheckpointError("the progress has other fields than expected")
     for entry in expected:
         if not _fits(entry.type, values[entry.name]):
             raise CheckpointError(f"the progress cannot have {entry.name}={values[entry.name]!r}")
-    if not values["accumulation"]:
-        raise CheckpointError("the progress has batches of no part")
-    if values["loss_scale"] <= 0:
-        raise CheckpointError("the progress has a loss scale of 0 or less")
+    best, epoch = values["best_accuracy"], values["best_epoch"]
+    if not (0 <= best <= 1 or (best == -1 and not epoch)) or epoch > values["epoch"]:
+        raise CheckpointError(f"the progress cannot have best_accuracy={best!r} in epoch {epoch}")
     return Progress(**values)
 
 

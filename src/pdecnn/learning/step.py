@@ -17,7 +17,6 @@ from pdecnn.data.random_numbers import stable_seed
 from pdecnn.data.stored_images import StoredImages
 from pdecnn.learning.capture import compiled_network
 from pdecnn.learning.distributed import ALONE, Ranks
-from pdecnn.learning.memory import PartTooLarge, is_out_of_memory
 from pdecnn.learning.objective import Objective, WeightsInTime
 from pdecnn.learning.optimizer import (
     MovingAverage,
@@ -27,7 +26,7 @@ from pdecnn.learning.optimizer import (
     unflatten,
     update_,
 )
-from pdecnn.learning.precision import LossScale, compute_scores
+from pdecnn.learning.precision import compute_scores
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 from pdecnn.pde.acceleration import compile_function
@@ -46,8 +45,7 @@ class Count:
     """Batches done in the epoch."""
     NONFINITE_IN_ROW = 1
     NONFINITE = 2
-    OVERFLOW = 3
-    FAILURE = 4
+    FAILURE = 3
     """Why the training cannot go on, a `Failure`; from then on a step changes nothing."""
 
 
@@ -57,14 +55,13 @@ class Failure:
     NONE = 0
     NOT_FINITE = 1
     OUT_OF_RANGE = 2
-    SCALE_EXHAUSTED = 3
 
 
 class Gradient(NamedTuple):
     """What a batch gives, all of it on the device."""
 
     parts: list[Tensor]
-    """Of the scaled data loss, one for each trained weight."""
+    """Of the data loss, one for each trained weight."""
     regularization: list[Tensor]
     """Of the regulariser; empty where it is part of the former."""
     values: Tensor
@@ -86,7 +83,6 @@ class TrainingStep:
         objective: Objective,
         optimizer: ProjectedSGD,
         average: Network | None,
-        accumulation: int,
         seed: int,
         ranks: Ranks = ALONE,
     ) -> None:
@@ -94,7 +90,7 @@ class TrainingStep:
         device = weight.device
         self.network, self.average, self.optimizer = network, average, optimizer
         self.config, self.augmentation, self.seed = config, augmentation, seed
-        self.ranks, self.accumulation = ranks, accumulation
+        self.ranks, self.accumulation = ranks, config.accumulation
         # Where reading a number costs nothing the host decides whether a step is taken.
         self.gated = device.type != "cpu"
         self.labels = train.labels
@@ -111,7 +107,6 @@ class TrainingStep:
         )
         self.objective = objective
         self.weights_in_time = WeightsInTime(network)
-        self.loss_scale = LossScale(config.precision, device)
         self.weights: list[Tensor] = []
         self.velocities: list[Tensor] = []
         self.boxes: list[tuple[float, list[Tensor]]] = []
@@ -126,7 +121,7 @@ class TrainingStep:
         self.batches = torch.zeros(shape, dtype=torch.int64, device=device)
         self.rates = torch.zeros(shape[0], dtype=weight.dtype, device=device)
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
-        self.counts = torch.zeros(5, dtype=torch.int64, device=device)
+        self.counts = torch.zeros(4, dtype=torch.int64, device=device)
         # Which batches of the epoch were skipped as not finite.
         self.skipped = torch.zeros(shape[0], dtype=torch.int64, device=device)
         # Sums over the epoch of loss parts, right answers and images; float64 where there is any.
@@ -153,33 +148,14 @@ class TrainingStep:
         """Every tensor a step changes."""
         networks = [self.network] if self.average is None else [self.network, self.average]
         tensors = [tensor for network in networks for tensor in network.state_dict().values()]
-        scale = self.loss_scale
-        return [
-            *tensors,
-            *self.velocities,
-            self.counts,
-            self.skipped,
-            self.sums,
-            scale.value,
-            scale.steps_since_change,
-        ]
+        return [*tensors, *self.velocities, self.counts, self.skipped, self.sums]
 
     def __call__(self) -> None:
-        """Take the step; on a GPU it is only launched.
-
-        Where there is too little memory for its gradient PartTooLarge is raised and nothing done.
-        """
+        """Take the step; on a GPU it is only launched."""
         # A batch that is thrown away must leave no trace in the statistics of the batch norms.
         statistics = [flatten(buffers) for buffers in self.statistics]
-        try:
-            rate, parts = self._prepare()
-            gradient = self._gradient(parts)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            for buffers, before in zip(self.statistics, statistics, strict=True):
-                torch._foreach_copy_(buffers, unflatten(before, buffers))
-            raise PartTooLarge(str(error)) from None
+        rate, parts = self._prepare()
+        gradient = self._gradient(parts)
         if self.ranks.size > 1:
             gradient = self._sum_over_ranks(gradient)
         self._apply(rate, gradient, statistics)
@@ -204,7 +180,7 @@ class TrainingStep:
         images, labels = parts[0]
         return images[:number], labels[:number]
 
-    def scaled_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss as it is differentiated, without the regulariser."""
         return self._measure(scores, labels)[0]
 
@@ -212,7 +188,7 @@ class TrainingStep:
         gradients: list[Tensor] = []
         measures: list[Tensor] = []
         smoothness, decay = self._regularization()
-        joint = not (self.gated or self.loss_scale.active or self.ranks.size > 1)
+        joint = not (self.gated or self.ranks.size > 1)
         with deferred_checks() as outside:
             for features, labels in batch:
                 scores = compute_scores(self.network, features, self.config.precision)
@@ -249,13 +225,13 @@ class TrainingStep:
         )
 
     def _measure(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The scaled loss of a part to differentiate; its share of data loss and right answers."""
+        """The loss of a part to differentiate; its share of data loss and right answers."""
         # Parts of one size: their mean is the mean over the batch.
         num_parts = self.accumulation * self.ranks.size
         loss = self.objective.data_loss(scores, labels) / num_parts
         correct = (scores.detach().argmax(1) == labels).sum()
         measured = torch.stack([loss.detach().to(self.sums.dtype), correct.to(self.sums.dtype)])
-        return loss * self.loss_scale.value if self.loss_scale.active else loss, measured
+        return loss, measured
 
     def _regularization(self) -> tuple[Tensor, Tensor]:
         smoothness, decay = self.objective.regularization(self.weights_in_time)
@@ -272,8 +248,6 @@ class TrainingStep:
     def _apply(self, rate: Tensor, gradient: Gradient, statistics: list[Tensor]) -> None:
         """Update everything if loss and gradient are finite; count the step if not."""
         flat = flatten(gradient.parts)
-        if self.loss_scale.active:
-            flat = flat / self.loss_scale.value
         if gradient.regularization:
             flat = flat + flatten(gradient.regularization)
         norm = torch.linalg.vector_norm(flat)
@@ -294,7 +268,7 @@ class TrainingStep:
             self._update(flat, float(rate), None)
         else:
             self._choose_statistics(statistics, accepted)
-        self._count(accepted, running, finite, finite_loss, in_range)
+        self._count(accepted, running, finite, in_range)
         number = self.config.batch_size
         losses, correct = gradient.values[:4] * number, gradient.values[4:]
         sums = torch.cat([losses, correct, correct.new_full((1,), number)])
@@ -320,23 +294,15 @@ class TrainingStep:
         accepted: Tensor,
         running: Tensor,
         finite: Tensor,
-        finite_loss: Tensor,
         in_range: Tensor | None,
     ) -> None:
         """Count what happened; note a failure from which the training cannot go on."""
         counts = self.counts
-        if not self.gated and accepted and not self.loss_scale.active:
+        if not self.gated and accepted:
             counts[Count.BATCH] += 1
             counts[Count.NONFINITE_IN_ROW] = 0
             return
         skipped = running & ~finite
-        overflowed = torch.zeros_like(skipped)
-        exhausted = overflowed
-        if self.loss_scale.active:
-            # The scale can help a gradient only: a loss that is not finite is so at any scale.
-            overflowed = skipped & finite_loss
-            exhausted = self.loss_scale.update_(accepted=accepted, overflowed=overflowed)
-        skipped = skipped & ~overflowed
         row = counts[Count.BATCH].view(1)
         self.skipped.index_copy_(0, row, self.skipped.index_select(0, row) | skipped)
         in_row = torch.where(accepted, 0, counts[Count.NONFINITE_IN_ROW] + skipped)
@@ -344,14 +310,12 @@ class TrainingStep:
         failure = counts[Count.FAILURE] + Failure.NOT_FINITE * failed
         if in_range is not None:
             failure = torch.where(failed & ~in_range, Failure.OUT_OF_RANGE, failure)
-        failure = torch.where(exhausted, Failure.SCALE_EXHAUSTED, failure)
         counts.copy_(
             torch.stack(
                 [
                     counts[Count.BATCH] + (failure == Failure.NONE),
                     in_row,
                     counts[Count.NONFINITE] + skipped,
-                    counts[Count.OVERFLOW] + overflowed,
                     failure,
                 ]
             )

@@ -19,11 +19,10 @@ from pdecnn.learning.epoch_report import EpochReport, report_epoch
 from pdecnn.learning.freezing import freeze_, training_mode_
 from pdecnn.learning.graphs import TrainingGraphs
 from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
-from pdecnn.learning.memory import PartTooLarge, finer_division, free_memory
+from pdecnn.learning.memory import finer_division, is_out_of_memory
 from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
-from pdecnn.learning.precision import LossScale
 from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.selection import is_better
 from pdecnn.learning.step import Failure, TrainingStep
@@ -31,7 +30,6 @@ from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.learning.work import training_flops
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
-from pdecnn.pde.normalization import BATCH_NORMS
 from pdecnn.pde.synchronization import synchronize_batch_norms_
 
 SYNCHRONIZE_INTERVAL = 20
@@ -47,7 +45,6 @@ _REASONS = {
         f"normalisation, a smaller network.step_size on the same grid, or "
         f"network.backprop=checkpointed; {_REMEDY}"
     ),
-    Failure.SCALE_EXHAUSTED: LossScale.exhausted_message,
 }
 
 
@@ -91,9 +88,7 @@ class Trainer:
         self.ranks = ranks
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
-        self.progress = Progress(accumulation=config.accumulation)
-        self.failed = False
-        """Whether a step has ended the training."""
+        self.progress = Progress()
         self.steps_per_epoch = len(train) // config.batch_size
         if self.steps_per_epoch == 0:
             raise ConfigError(
@@ -120,7 +115,6 @@ class Trainer:
             objective=self.objective,
             optimizer=self.optimizer,
             average=average,
-            accumulation=self.progress.accumulation,
             seed=self.seed,
             ranks=self.ranks,
         )
@@ -139,11 +133,6 @@ class Trainer:
     def sums(self) -> Tensor:
         """Sums over the epoch, on the device: loss parts, right answers, images."""
         return self._step.sums
-
-    @property
-    def loss_scale(self) -> LossScale:
-        """The factor of the loss in float16."""
-        return self._step.loss_scale
 
     @property
     def evaluated(self) -> Network:
@@ -179,7 +168,7 @@ class Trainer:
     def enter_level(self, level: int) -> None:
         """Refine the network with its average and velocities up to that level."""
         for finer in range(self.progress.level + 1, level + 1):
-            network, optimizer, scale = self.network, self.optimizer, self.loss_scale
+            network, optimizer = self.network, self.optimizer
             drift = self.guard.drift
             velocities = {name: optimizer.velocity(w) for name, w in network.named_parameters()}
             average = None if self.average is None else self.config.refine(self.average, finer)
@@ -189,8 +178,6 @@ class Trainer:
             self.guard.drift.switch(drift.switched)
             for name, velocity in transfer_tensors(network, self.network, velocities).items():
                 self.optimizer.velocity(self.network.get_parameter(name)).copy_(velocity)
-            self.loss_scale.value.copy_(scale.value)
-            self.loss_scale.steps_since_change.copy_(scale.steps_since_change)
             self.progress.level = finer
 
     @contextmanager
@@ -242,7 +229,7 @@ class Trainer:
         if isinstance(self.train.images, StoredImages):  # the next batch is still on the disk
             self._step.images.copy_(self.train.images[self._step.batches[0].cpu()])
         images, labels = self._step.next_images(NUM_PROBES)
-        loss = partial(self._step.scaled_loss, labels=labels)
+        loss = partial(self._step.loss, labels=labels)
         if self.guard.look(self.progress, images, loss):
             self._graphs.forget()
 
@@ -267,7 +254,6 @@ class Trainer:
                     progress.batch,
                     progress.nonfinite_in_row,
                     progress.nonfinite_steps,
-                    progress.overflow_steps,
                     Failure.NONE,
                 ]
             )
@@ -281,7 +267,7 @@ class Trainer:
 
     def _share(self, batches: Tensor) -> Tensor:
         """This rank's share of each part of each batch, so that parts hold what they hold alone."""
-        parts = batches.view(len(batches), self.progress.accumulation, self.ranks.size, -1)
+        parts = batches.view(len(batches), self.config.accumulation, self.ranks.size, -1)
         return parts[:, :, self.ranks.rank].flatten(1)
 
     def copy_from_first(self) -> None:
@@ -289,7 +275,6 @@ class Trainer:
         progress = progress_from_dict(self.ranks.first(self.progress.to_dict))
         self.enter_level(progress.level)
         self.progress = progress
-        self.divide(progress.accumulation)
         self.guard.drift.switch(progress.checkpointed_blocks)
         self.ranks.copy_from_first_(self._step.state)
 
@@ -302,51 +287,26 @@ class Trainer:
             raise RuntimeError("the epoch has no batch left; call begin_epoch()")
         if self._stream is not None:
             self._step.images.copy_(next(self._stream), non_blocking=True)
-        while not self._takes_step():
-            self._divide_further()
-        self._steps_left -= 1
-
-    def _takes_step(self) -> bool:
-        """Take or launch the step; False if parts of its batch are too large for the memory."""
         try:
             self._graphs.launch_step()
-        except PartTooLarge:
-            if not self.config.divide_to_fit:
+        except Exception as error:
+            if not is_out_of_memory(error):
                 raise
-            if self.ranks.size > 1:  # the others are in the middle of theirs
-                raise TooLargeError(
-                    f"not enough memory for batches in {self.progress.accumulation} parts; raise "
-                    f"training.accumulation, which only a single process does by itself"
-                ) from None
-            return False
-        return True
+            raise TooLargeError(self._too_large()) from error
+        self._steps_left -= 1
 
-    def divide(self, accumulation: int) -> None:
-        """Compute each batch in so many parts from now on."""
-        _check_share(self.config.batch_size, accumulation, self.ranks)
-        self.progress.accumulation = self._step.accumulation = accumulation
-        self._graphs.forget_step()  # what was captured has other parts
-
-    def _divide_further(self) -> None:
-        """Halve the parts in which batches are computed; say so, since it may change results."""
-        self._graphs.forget_step()  # it holds memory of its own
-        free_memory()
-        batch_size = self.config.batch_size
-        number = finer_division(batch_size, self.progress.accumulation)
-        if number is None:
-            raise TooLargeError(
-                "not enough memory for a training step, though each image is a part of its own; "
-                "lower data.size or network.channels, or set network.backprop=exact (checkpointed "
-                "for parabolic networks)"
-            )
-        modules = self.network.modules()
-        normed = any(isinstance(part, BATCH_NORMS) and part.training for part in modules)
-        self.note(
-            f"epoch {self.progress.epoch + 1}: not enough memory: from now on each batch of "
-            f"{batch_size} is computed in {number} parts of {batch_size // number}"
-            + (", and batch norms see a part at a time" if normed else "")
+    def _too_large(self) -> str:
+        """What to do about a step that does not fit into memory."""
+        batch_size, parts = self.config.batch_size, self.config.accumulation
+        divided = f" in {parts} parts" if parts > 1 else ""
+        finer = finer_division(batch_size, parts, self.ranks.size)
+        remedy = "lower data.size or network.channels"
+        if finer is not None:
+            remedy = f"set training.accumulation={finer} (batch norms then see a part at a time)"
+        return (
+            f"not enough memory for a batch of {batch_size}{divided}; {remedy} or set "
+            f"network.backprop=exact (checkpointed for parabolic networks)"
         )
-        self.divide(number)
 
     def synchronize(self) -> None:
         """Wait for the device, bring `progress` up to date, and raise if the training failed."""
@@ -355,10 +315,9 @@ class Trainer:
         progress.step += batch - progress.batch
         progress.batch = batch
         before = progress.nonfinite_steps
-        progress.nonfinite_in_row, progress.nonfinite_steps, progress.overflow_steps = counters
+        progress.nonfinite_in_row, progress.nonfinite_steps = counters
         if progress.nonfinite_steps > before:
             progress.nonfinite_batches = self._step.skipped.nonzero().flatten().tolist()
-        self.failed = failure != Failure.NONE
         if failure != Failure.NONE:
             raise self._diverged(_REASONS[failure])
 
@@ -368,10 +327,9 @@ class Trainer:
         return self._graphs.captured
 
     def _learning_rate(self, step: int) -> float:
-        rate = self.config.learning_rate(
+        return self.config.learning_rate(
             step, steps_per_epoch=self.steps_per_epoch, epochs=self.config.epochs
         )
-        return rate * 0.5**self.progress.rollbacks
 
     def _diverged(self, reason: str) -> DivergedError:
         # torch's max, unlike Python's, is NaN if one of them is.

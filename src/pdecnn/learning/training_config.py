@@ -24,11 +24,9 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
     """Images an update; an incomplete last batch is dropped."""
     accumulation: int = 1
     """Parts a batch is computed in, one after the other; batch norm sees a part at a time."""
-    divide_to_fit: bool = True
-    """Whether batches that do not fit into memory are computed in more parts, which is said."""
     precision: str = "auto"
-    """What layers compute in: 'float32', 'bfloat16' or 'float16'; states stay float32. 'auto' is
-    bfloat16 on a GPU that has it and float32 elsewhere."""
+    """What layers compute in: 'float32' or 'bfloat16'; states stay float32. 'auto' is bfloat16 on
+    a GPU that has it and float32 elsewhere."""
     capture: bool = True
     """Whether a step on a GPU is one graph of compiled kernels; elsewhere it has no effect."""
     evaluation_batch_size: int = 250
@@ -50,9 +48,6 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
     """Whether torch must refuse every operation of which it has no deterministic version."""
     max_nonfinite_steps: int = 0
     """How many steps in a row may be skipped for a non-finite loss or gradient."""
-    max_rollbacks: int = 0
-    """How often a training that failed goes back to its last whole epoch, each time to go on with
-    half the learning rate."""
 
     def __post_init__(self) -> None:
         ObjectiveConfig.__post_init__(self)
@@ -70,7 +65,7 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
         for name in self.freeze:
             if name not in FREEZABLE:
                 raise unknown_name("part to freeze", name, FREEZABLE)
-        for name in ("capture", "deterministic", "divide_to_fit"):
+        for name in ("capture", "deterministic"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, found {getattr(self, name)!r}")
         if self.epochs < self.num_levels:
@@ -89,6 +84,5 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, check_count(name, value))
-        for name in ("max_nonfinite_steps", "max_rollbacks"):
-            number = check_count(name, getattr(self, name), smallest=0)
-            object.__setattr__(self, name, number)
+        number = check_count("max_nonfinite_steps", self.max_nonfinite_steps, smallest=0)
+        object.__setattr__(self, "max_nonfinite_steps", number)

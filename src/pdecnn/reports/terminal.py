@@ -122,7 +122,7 @@ class ConsoleListener(Listener):
 
     def epoch(self, report: EpochReport, timing: dict[str, Any]) -> None:
         """Show the validation accuracy, or print the epoch's line."""
-        skipped = report.nonfinite_steps + report.overflow_steps
+        skipped = report.nonfinite_steps
         if self.bar is not None:
             shown = f"{report.validation_accuracy:.1%}"
             self.bar.update(self.bar.task_ids[0], validation=shown)

@@ -283,7 +283,6 @@ def make_steps(
         learning_rates=(_LEARNING_RATE,),
         phases=(1,),
         capture=capture,
-        divide_to_fit=False,  # what does not fit is said, not timed in parts
     )
     trainer = Trainer(
         make_network(config, device),

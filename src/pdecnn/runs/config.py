@@ -1,19 +1,24 @@
 """Everything that defines a run: network, data, training and seed."""
 
 import json
+import re
 from dataclasses import dataclass, fields, is_dataclass, replace
 from math import isqrt
 from typing import Any
 
+from pdecnn.checks import is_count
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_file import MAX_PIXELS
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
-from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.errors import ConfigError, quoted, unknown_name
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig, with_old_grid
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
 from pdecnn.runs.settings import convert
 
+FORMAT_VERSION = 1
+"""Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
+files of before it had one have none, which counts as 0."""
 GROUPS = ("network", "data", "training")
 VALIDATION_FRACTION = 0.2
 
@@ -111,12 +116,16 @@ class RunConfig:
     """The run or `save_pretrained` folder the weights are taken from; None: drawn at random."""
 
     def __post_init__(self) -> None:
+        if not _RECIPE_NAME.fullmatch(self.recipe):
+            # It is the stem of folders: a path would lead out of where runs lie.
+            raise ConfigError(f"recipe must be a plain name, found {quoted(self.recipe, 60)}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigError(f"seed must be a whole number of at least 0, found {self.seed!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON values."""
         return {
+            "format_version": FORMAT_VERSION,
             "recipe": self.recipe,
             "seed": self.seed,
             "initial": self.initial,
@@ -132,6 +141,8 @@ class RunConfig:
         seed = self.seed
         for key, value in settings.items():
             if key not in known:
+                if _is_ignored(key, value):
+                    continue
                 raise unknown_name("setting", key, known)
             if key == "seed":
                 seed = convert(value, int, key)
@@ -147,8 +158,23 @@ class RunConfig:
         )
 
 
-# What a run means that is older than the setting, where its default was another then.
-_BEFORE: dict[str, dict[str, Any]] = {"training": {"ties": "first"}}
+# For files of an earlier version than the number: what it meant that a setting is not there.
+# A setting whose default is changed, or that is new, gets an entry with the next version.
+_BEFORE: dict[int, dict[str, Any]] = {
+    1: {"training.ties": "first"},
+}
+# Settings that are gone: the value at which they are ignored, and what to do about another one.
+REMOVED: dict[str, tuple[Any, str]] = {
+    "training.divide_to_fit": (
+        True,
+        "batches are not divided by themselves any more; set training.accumulation",
+    ),
+    "training.max_rollbacks": (
+        0,
+        "a training that fails does not go back by itself any more; lower training.learning_rates",
+    ),
+}
+_RECIPE_NAME = re.compile(r"\w[\w .+-]{0,99}")
 _CLASSES: dict[str, Any] = {
     "network": NetworkConfig,
     "data": DataConfig,
@@ -159,37 +185,61 @@ _CLASSES: dict[str, Any] = {
 def run_config_from_dict(values: object) -> RunConfig:
     """The config of JSON values; unknown keys are errors, and so are missing ones but settings.
 
-    A setting that is not there means what was done before there was one.
+    A setting that is not there means what it meant in the version that wrote the file.
     """
     expected = {"recipe", "seed", "initial", *GROUPS}
-    if not isinstance(values, dict) or set(values) != expected:
+    if not isinstance(values, dict) or values.keys() - {"format_version"} != expected:
         raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")
-    parts = {}
-    for group, cls in _CLASSES.items():
-        known = [field.name for field in fields(cls)]
-        settings = values[group]
-        if not isinstance(settings, dict):
-            raise ConfigError(f"{group} must be an object of settings")
-        if group == "network":
-            settings = with_old_grid(settings)
-        for name in settings:
-            if name not in known:
-                raise unknown_name(f"{group} setting", name, known)
-        try:
-            parts[group] = cls(
-                **{
-                    name: convert(value, _hint(group, name), f"{group}.{name}")
-                    for name, value in (_BEFORE.get(group, {}) | settings).items()
-                }
-            )
-        except TypeError as error:
-            raise ConfigError(f"{group}: {error}") from error
+    version = values.get("format_version", 0)
+    if not is_count(version, 0, FORMAT_VERSION):
+        raise ConfigError(
+            f"format version {quoted(version, 40)}, but this pdecnn reads up to {FORMAT_VERSION}; "
+            f"use the version of pdecnn that wrote it"
+        )
+    parts = {group: _part(group, cls, values[group], version) for group, cls in _CLASSES.items()}
     return RunConfig(
         recipe=convert(values["recipe"], str, "recipe"),
         seed=convert(values["seed"], int, "seed"),
         initial=convert(values["initial"], str | None, "initial"),
         **parts,
     )
+
+
+def _part(group: str, cls: Any, settings: object, version: int) -> Any:
+    """The settings of a group as a file of that version has them."""
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{group} must be an object of settings")
+    known = [field.name for field in fields(cls)]
+    given = _meant_before(group, version)
+    for name, value in (with_old_grid(settings) if group == "network" else settings).items():
+        if name in known:
+            given[name] = convert(value, _hint(group, name), f"{group}.{name}")
+        elif not _is_ignored(f"{group}.{name}", value):
+            raise unknown_name(f"{group} setting", name, known)
+    try:
+        return cls(**given)
+    except TypeError as error:
+        raise ConfigError(f"{group}: {error}") from error
+
+
+def _meant_before(group: str, version: int) -> dict[str, Any]:
+    """What settings of the group mean that a file of that version does not have."""
+    meant: dict[str, Any] = {}
+    for number in sorted(_BEFORE, reverse=True):  # of several changes the first one counts
+        for key, value in _BEFORE[number].items():
+            if number > version and key.startswith(f"{group}."):
+                meant[key.removeprefix(f"{group}.")] = value
+    return meant
+
+
+def _is_ignored(key: str, value: object) -> bool:
+    """Whether the setting is gone and at its old default; at another value it is refused."""
+    if key not in REMOVED:
+        return False
+    default, advice = REMOVED[key]
+    if type(value) is not type(default) or value != default:
+        raise ConfigError(f"{key}={quoted(value, 40)}: {advice}")
+    return True
 
 
 def differing_keys(first: RunConfig, second: RunConfig) -> list[str]:

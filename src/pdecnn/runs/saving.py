@@ -33,18 +33,10 @@ def check_data(run: Run, fingerprint: str) -> None:
         )
 
 
-def restore_newest(
-    run: Run, trainer: Trainer, listener: Listener, *, whole_epochs: bool = False
-) -> None:
-    """Put the trainer where the newest intact checkpoint was; damaged ones are named and kept.
-
-    With `whole_epochs` those within an epoch do not count, which only interrupted runs have.
-    """
+def restore_newest(run: Run, trainer: Trainer, listener: Listener) -> None:
+    """Put the trainer where the newest intact checkpoint was; damaged ones are named and kept."""
     failures: dict[Path, str] = {}
-    folders = run.checkpoints
-    if whole_epochs:
-        folders = [folder for folder in folders if "-batch-" not in folder.name] or folders
-    for folder in reversed(folders):
+    for folder in reversed(run.checkpoints):
         try:
             load_checkpoint(trainer, folder)
         except CheckpointError as error:

@@ -14,7 +14,7 @@ import torch
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.data.split import imbalance
-from pdecnn.errors import CheckpointError, DivergedError
+from pdecnn.errors import CheckpointError
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.distributed import Ranks, joined_ranks
 from pdecnn.learning.epoch_report import EpochReport
@@ -115,8 +115,9 @@ def _go_on(
     """
     try:
         splits = ranks.together(partial(_read_data, config, listener))
-        prepare = partial(_make_trainer, run, config, splits, where, listener, ranks, take)
-        trainer = ranks.together(prepare)
+        trainer = ranks.together(
+            partial(_make_trainer, run, config, splits, where, listener, ranks, take)
+        )
         first_data = ranks.first(partial(remember_data, run, splits))
         ranks.together(partial(splits.check_same, first_data))
     except Exception as error:
@@ -125,42 +126,28 @@ def _go_on(
         raise
     _restore(run, trainer, listener)
     signals.deferred = True
-    while not _is_trained(run, trainer, signals, listener):
-        failed = trainer.progress
-        trainer = ranks.together(prepare)
-        _restore(run, trainer, listener, whole_epochs=True)
-        trainer.progress.rollbacks = failed.rollbacks + 1
-        trainer.divide(failed.accumulation)  # what did not fit will not now
+    _train_to_the_end(run, trainer, signals, listener)
     signals.deferred = False
     _finish(run, trainer, splits)
 
 
-def _restore(run: Run, trainer: Trainer, listener: Listener, *, whole_epochs: bool = False) -> None:
+def _restore(run: Run, trainer: Trainer, listener: Listener) -> None:
     """Put the trainers of all ranks where the newest intact checkpoint was."""
-    ranks = trainer.ranks
-    ranks.first(lambda: restore_newest(run, trainer, listener, whole_epochs=whole_epochs))
+    trainer.ranks.first(lambda: restore_newest(run, trainer, listener))
     trainer.copy_from_first()
-    if trainer.config.max_rollbacks and trainer.progress.step == 0:
-        ranks.first(lambda: save(run, trainer))  # there must be one to go back to
 
 
-def _is_trained(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener) -> bool:
-    """Train to the end; False where that failed and the run may go back to a checkpoint."""
+def _train_to_the_end(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener) -> None:
+    """Train; where a signal ends it, leave a checkpoint."""
     listener.begin(run.folder, trainer)
     try:
         _train(run, trainer, signals, listener)
-    except DivergedError as error:
-        if not trainer.failed or trainer.progress.rollbacks >= trainer.config.max_rollbacks:
-            raise
-        listener.note(f"{error}; going back to a checkpoint, and on with half the learning rate")
-        return False
     except Interrupted:
         trainer.ranks.first(lambda: save(run, trainer))
         listener.note(f"interrupted; go on with `pdecnn train --output {run.folder} --resume`")
         raise
     finally:
         listener.end()
-    return True
 
 
 def _read_data(config: RunConfig, listener: Listener) -> Splits:
@@ -218,18 +205,7 @@ def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener)
     begin, first_step = monotonic(), trainer.progress.step
     deadline = begin + (trainer.config.time_limit_seconds or float("inf"))
     poll = partial(signals.poll, ranks.largest)
-    num_parts = trainer.progress.accumulation
-
-    def on_step() -> None:
-        nonlocal num_parts
-        if trainer.progress.accumulation != num_parts:
-            # Memory may suffice the next time: a resumed run must know what it did not this time.
-            trainer.synchronize()
-            save(run, trainer)
-            num_parts = trainer.progress.accumulation
-        listener.step(trainer.progress)
-
-    reports = trainer.epochs(poll=poll, on_step=on_step)
+    reports = trainer.epochs(poll=poll, on_step=lambda: listener.step(trainer.progress))
     with closing(EventWriter(run.folder / "tensorboard")) as writer:
         for report in reports:
             seconds = monotonic() - begin

@@ -13,7 +13,6 @@ from tests.unit.learning.trainings import (
     make_network,
     make_trainer,
     run,
-    skip_unless_supported,
     snapshot,
 )
 
@@ -29,11 +28,10 @@ def poisoned_trainer(max_nonfinite_steps=0, step=1, **settings):
     )
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("accumulation", [1, 5])
 def test_promise_18_a_nan_in_one_image_reaches_nothing(precision, accumulation):
     """Weights, velocity, statistics, average and sums are as before the step."""
-    skip_unless_supported({"precision": precision})
     trainer = poisoned_trainer(precision=precision, accumulation=accumulation, average_decay=0.9)
     before = []
     with pytest.raises(DivergedError, match="not finite"):
@@ -42,7 +40,6 @@ def test_promise_18_a_nan_in_one_image_reaches_nothing(precision, accumulation):
     assert_same_bits(snapshot(trainer), before[0])
     assert trainer.progress.step == 1
     assert trainer.progress.nonfinite_steps == 1
-    assert trainer.progress.overflow_steps == 0
 
 
 def test_divergence_names_step_rate_and_largest_weight():
@@ -115,9 +112,8 @@ def test_a_gradient_that_is_not_finite_counts_though_the_loss_is(value):
     assert_same_bits(snapshot(trainer), before)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_leaving_the_grid_of_exact_reversal_counts_as_not_finite(precision):
-    skip_unless_supported({"precision": precision})
     network = make_network(backprop="exact")
     trainer = make_trainer(network, max_nonfinite_steps=1, accumulation=2, precision=precision)
     with torch.no_grad():
@@ -128,57 +124,3 @@ def test_leaving_the_grid_of_exact_reversal_counts_as_not_finite(precision):
         run(trainer, on_step=lambda: steps.append(trainer.progress.nonfinite_steps))
     assert steps == [1]
     assert_same_bits(snapshot(trainer), before)
-
-
-@pytest.fixture
-def float16_trainer():
-    skip_unless_supported({"precision": "float16"})
-    return make_trainer(make_network("parabolic"), precision="float16", epochs=1)
-
-
-def test_promise_19_a_float16_overflow_halves_the_scale_and_is_counted(float16_trainer):
-    trainer = float16_trainer
-    before = snapshot(trainer)
-    trainer.loss_scale.value.fill_(2.0**60)
-    first_step(trainer)
-    assert trainer.progress.overflow_steps == 1
-    assert trainer.progress.nonfinite_steps == 0
-    assert trainer.loss_scale.value == 2.0**59
-    assert_same_bits(snapshot(trainer), before)
-    trainer.loss_scale.value.fill_(2.0**10)
-    first_step(trainer)
-    assert trainer.progress.overflow_steps == 1
-    assert not torch.equal(
-        snapshot(trainer)["weights/classifier.weight"], before["weights/classifier.weight"]
-    )
-
-
-def test_the_loss_scale_does_not_change_the_update(float16_trainer):
-    """Powers of two: only what would have underflowed differs."""
-    found = []
-    for scale in (2.0**8, 2.0**12):
-        trainer = make_trainer(make_network("parabolic"), precision="float16", clip_norm=0.1)
-        trainer.loss_scale.value.fill_(scale)
-        first_step(trainer)
-        found.append(snapshot(trainer))
-    for name, tensor in found[0].items():
-        torch.testing.assert_close(found[1][name], tensor, rtol=1e-2, atol=1e-4)
-
-
-def test_promise_19_an_overflow_at_the_smallest_scale_ends_the_training(float16_trainer):
-    trainer = float16_trainer
-    trainer.loss_scale.value.fill_(1.0)
-    trainer.network.classifier.weight.register_hook(lambda gradient: gradient * float("inf"))
-    before = snapshot(trainer)
-    with pytest.raises(DivergedError, match="bfloat16"):
-        run(trainer)
-    assert trainer.progress.overflow_steps == 1
-    assert_same_bits(snapshot(trainer), before)
-
-
-def test_overflows_are_reported(float16_trainer):
-    trainer = float16_trainer
-    trainer.loss_scale.value.fill_(2.0**40)
-    report = run(trainer)[-1]
-    assert report.overflow_steps == trainer.progress.overflow_steps >= 1
-    assert report.nonfinite_steps == 0

@@ -1,4 +1,4 @@
-"""What computes in which precision, and the scale of float16 gradients."""
+"""What computes in which precision."""
 
 import math
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pdecnn.errors import ConfigError
+from pdecnn.learning import TrainingConfig
 from pdecnn.learning.precision import (
     PRECISIONS,
-    LossScale,
     autocast,
     compute_scores,
     resolve_precision,
@@ -16,7 +16,19 @@ from pdecnn.learning.precision import (
 from tests.unit.learning.trainings import make_network
 
 CPU = torch.device("cpu")
-BAD_PRECISIONS = ["float8", "double", "", None, 16, 16.0, True, math.nan, ["float32"], {}, 10**400]
+BAD_PRECISIONS = [
+    "float8",
+    "double",
+    "",
+    None,
+    16,
+    16.0,
+    True,
+    math.nan,
+    ["float32"],
+    {},
+    10**400,
+]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -52,69 +64,14 @@ def test_float32_scores_are_the_networks():
 @pytest.mark.parametrize("precision", BAD_PRECISIONS, ids=lambda value: str(value)[:9])
 def test_unknown_precisions_are_refused(precision):
     with pytest.raises(ConfigError, match="unknown precision"):
-        LossScale(precision)
-    with pytest.raises(ConfigError, match="unknown precision"):
         autocast(precision, CPU)
-
-
-YES, NO = torch.tensor(True), torch.tensor(False)
-
-
-def after(scale, *, finite):
-    """Whether the scale is exhausted after a step that was finite or overflowed."""
-    return bool(scale.update_(accepted=YES if finite else NO, overflowed=NO if finite else YES))
-
-
-def state(scale):
-    return float(scale.value), int(scale.steps_since_change)
-
-
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "auto"])
-def test_only_float16_is_scaled(precision):
-    scale = LossScale(precision)
-    assert not scale.active
-    assert state(scale) == (1.0, 0)
-
-
-def test_the_scale_is_halved_by_an_overflow_and_doubled_after_a_while():
-    scale = LossScale("float16")
-    assert state(scale) == (2.0**16, 0)
-    assert not after(scale, finite=False)
-    assert state(scale) == (2.0**15, 0)
-    for _ in range(scale.growth_interval - 1):
-        after(scale, finite=True)
-    assert state(scale) == (2.0**15, scale.growth_interval - 1)
-    after(scale, finite=True)
-    assert state(scale) == (2.0**16, 0)
-
-
-def test_an_overflow_starts_the_wait_anew():
-    scale = LossScale("float16")
-    for _ in range(scale.growth_interval - 1):
-        after(scale, finite=True)
-    after(scale, finite=False)
-    after(scale, finite=True)
-    assert state(scale) == (2.0**15, 1)
-
-
-def test_a_step_that_is_neither_leaves_the_scale_alone():
-    scale = LossScale("float16")
-    after(scale, finite=True)
-    assert not bool(scale.update_(accepted=NO, overflowed=NO))
-    assert state(scale) == (2.0**16, 1)
-
-
-def test_an_overflow_at_the_smallest_scale_is_the_end():
-    scale = LossScale("float16")
-    for _ in range(16):
-        assert not after(scale, finite=False)
-    assert float(scale.value) == scale.smallest == 1.0
-    assert after(scale, finite=False)
-    assert float(scale.value) == 1.0
-    assert "training.precision=bfloat16" in scale.exhausted_message
-    assert "\n" not in scale.exhausted_message
 
 
 def test_auto_is_float32_on_a_cpu():
     assert resolve_precision("auto", CPU) == "float32"
     assert not autocast("auto", CPU)._enabled
+
+
+def test_promise_19_float16_is_refused():
+    with pytest.raises(ConfigError, match="unknown precision 'float16'; did you mean 'bfloat16'"):
+        TrainingConfig(precision="float16")

@@ -11,13 +11,13 @@ from tests.unit.learning.trainings import field_names
 
 INTEGERS = [
     "epoch", "batch", "step", "best_epoch", "nonfinite_in_row", "nonfinite_steps",
-    "overflow_steps", "loss_scale_age", "level", "rollbacks",
+    "level",
 ]  # fmt: skip
-NUMBERS = ["best_accuracy", "loss_scale", "work"]
+NUMBERS = ["best_accuracy", "work"]
 
 
 def test_every_field_is_tested_here():
-    others = ["accumulation", "nonfinite_batches"]
+    others = ["nonfinite_batches"]
     others += ["best_loss", "reversal_error", "checkpointed_blocks", "stopped"]
     assert sorted([*INTEGERS, *NUMBERS, *others]) == sorted(field_names(Progress))
 
@@ -30,7 +30,6 @@ def test_progress_comes_back_from_json(stopped):
         step=11,
         best_accuracy=0.1 + 0.2,
         best_loss=None if stopped is None else 0.1 + 0.7,
-        loss_scale=2.0**15,
         reversal_error=None if stopped is None else 0.3,
         checkpointed_blocks=[] if stopped is None else [0, 2],
         stopped=stopped,
@@ -41,14 +40,7 @@ def test_progress_comes_back_from_json(stopped):
 def test_a_new_training_has_done_nothing():
     progress = Progress()
     assert all(getattr(progress, name) == 0 for name in INTEGERS)
-    assert (progress.best_accuracy, progress.loss_scale, progress.stopped) == (-1.0, 1.0, None)
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True])
-def test_a_batch_has_at_least_one_part(value):
-    assert Progress().accumulation == 1
-    with pytest.raises(CheckpointError):
-        progress_from_dict(Progress().to_dict() | {"accumulation": value})
+    assert (progress.best_accuracy, progress.stopped) == (-1.0, None)
 
 
 @pytest.mark.parametrize("value", [[-1], [1.0], "1", None, 3, [None]])
@@ -82,12 +74,6 @@ def test_numbers_must_be_finite(name, value):
         progress_from_dict(Progress().to_dict() | {name: value})
 
 
-@pytest.mark.parametrize("value", [0.0, -2.0, 0])
-def test_the_loss_scale_must_be_positive(value):
-    with pytest.raises(CheckpointError, match="loss scale"):
-        progress_from_dict(Progress().to_dict() | {"loss_scale": value})
-
-
 @pytest.mark.parametrize("value", ["crashed", 1, False, [], {}])
 def test_the_reason_must_be_a_known_one(value):
     with pytest.raises(CheckpointError, match="stopped"):
@@ -105,3 +91,16 @@ def test_what_may_be_unknown_must_be_finite_or_none(name, value):
 def test_switched_blocks_must_be_a_list_of_indices(value):
     with pytest.raises(CheckpointError, match="checkpointed_blocks"):
         progress_from_dict(Progress().to_dict() | {"checkpointed_blocks": value})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"best_accuracy": 5.0}, {"best_accuracy": -0.5}, {"best_epoch": 1}, {"best_epoch": 9}],
+)
+def test_a_best_epoch_that_cannot_be_is_refused(values):
+    done = Progress(epoch=4, best_accuracy=0.5, best_epoch=3).to_dict()
+    assert progress_from_dict(done).best_epoch == 3
+    if "best_accuracy" not in values:
+        done["best_accuracy"] = -1.0
+    with pytest.raises(CheckpointError, match="cannot have best_accuracy"):
+        progress_from_dict(done | values)

@@ -12,7 +12,6 @@ from tests.unit.learning.trainings import (
     make_network,
     make_trainer,
     run,
-    skip_unless_supported,
     snapshot,
     stop_at,
 )
@@ -30,7 +29,6 @@ EVERYTHING = {
 TRAININGS = {
     "float32": {},
     "bfloat16": {"precision": "bfloat16"},
-    "float16": {"precision": "float16", "epochs": 2},
     "accumulation": {"accumulation": 5},
     "average": {"average_decay": 0.8},
     "everything": EVERYTHING,
@@ -66,7 +64,6 @@ def file_bytes(folder):
 def test_promise_1_a_resumed_training_is_the_undisturbed_one_to_the_bit(name, tmp_path):
     """Stopped in an epoch, at its end, before and during validation."""
     settings = TRAININGS[name]
-    skip_unless_supported(settings)
     trainer = new_trainer(settings)
     reports = run(trainer)
     # Stops count from the last resume: after 1 step; 2 more; before validation; in it; an epoch on.

@@ -77,7 +77,7 @@ def test_on_a_cpu_the_host_decides_and_the_training_is_the_same(dynamics, settin
 
 
 @every_case
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_step_never_waits_for_the_device(dynamics, backprop, precision):
     trainer = begun_trainer(dynamics, backprop, precision=precision, **EVERYTHING)
     with Operators() as operators:

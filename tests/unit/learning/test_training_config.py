@@ -62,8 +62,6 @@ RECIPE = {
     "num_threads": None,
     "time_limit_seconds": None,
     "max_nonfinite_steps": 0,
-    "max_rollbacks": 0,
-    "divide_to_fit": True,
     "deterministic": False,
     "reversal_guard": "switch",
     "reversal_tolerance": 0.1,
@@ -92,13 +90,12 @@ COUNTS = {
     "accumulation": ([1, 5, 125], [0]),
     "evaluation_batch_size": ([1, 10**6], [0]),
     "max_nonfinite_steps": ([0, 10**6], []),
-    "max_rollbacks": ([0, 10**6], []),
     "patience": ([None, 1, 10**6], [0]),
     "num_threads": ([None, 1, 10**6], [0]),
     "reversal_interval": ([1, 10**6], [0]),
 }
 
-SWITCHES = ("capture", "deterministic", "divide_to_fit")
+SWITCHES = ("capture", "deterministic")
 
 
 def short(value):

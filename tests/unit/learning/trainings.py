@@ -3,7 +3,6 @@
 from dataclasses import fields, replace
 from functools import cache
 
-import pytest
 import torch
 
 import pdecnn
@@ -140,16 +139,6 @@ class Poisoned(Augmentation):
         if epoch in epochs:
             images[indices == index] = float("nan")
         return images
-
-
-def skip_unless_supported(settings):
-    if settings.get("precision") == "float16":
-        try:
-            with torch.autocast("cpu", dtype=torch.float16):
-                weight = torch.ones(1, 1, 3, 3, requires_grad=True)
-                torch.conv2d(torch.ones(1, 1, 3, 3), weight).sum().backward()
-        except RuntimeError as error:
-            pytest.skip(f"this processor cannot train in float16: {error}")
 
 
 def field_names(cls):

@@ -11,7 +11,7 @@ import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.files import write_json, write_manifest
 from pdecnn.learning import evaluate_network
-from pdecnn.learning.checkpoint import FILES, PROGRESS
+from pdecnn.learning.checkpoint import FILES
 from pdecnn.runs import tensorboard
 from pdecnn.runs.resolution import resolve_run
 from tests.runs import (
@@ -205,8 +205,6 @@ def lose_everything(folder):
 
 
 def become_newer(folder):
-    from pdecnn.files import write_manifest
-    from pdecnn.learning.checkpoint import FILES
 
     values = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps(values | {"format_version": 99}))
@@ -379,15 +377,10 @@ def test_what_changes_no_result_may_differ(killed, undisturbed, tmp_path):
 
 
 def as_of_before(folder):
-    """The run as it was left when there was no setting for ties, and no loss to settle them by."""
+    """The config as it was when there was no setting for ties."""
     values = json.loads((folder / "config.json").read_bytes())
-    del values["training"]["ties"]
+    del values["training"]["ties"], values["format_version"]
     write_json(folder / "config.json", values)
-    for checkpoint in (folder / "checkpoints").iterdir():
-        state = json.loads((checkpoint / PROGRESS).read_bytes())
-        del state["progress"]["best_loss"]
-        write_json(checkpoint / PROGRESS, state | {"format_version": 3})
-        write_manifest(checkpoint, FILES)
 
 
 def test_a_run_of_before_goes_on_with_the_first_of_equal_epochs(tmp_path, monkeypatch):
