@@ -25,7 +25,7 @@ def write_example(path, example, function, number):
 @pytest.fixture
 def commands(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pdecnn.reports.draw_run_figures", lambda run: [])
+    monkeypatch.setattr("pdecnn.reports.run_figures.draw_run_figures", lambda run: [])
     return lambda *arguments: call(capsys, monkeypatch, *arguments)
 
 

@@ -53,7 +53,7 @@ def digit_files(tmp_path_factory):
 @pytest.fixture
 def without_figures(monkeypatch):
     """They take longer than a small run."""
-    monkeypatch.setattr("pdecnn.reports.draw_run_figures", lambda run: [])
+    monkeypatch.setattr("pdecnn.reports.run_figures.draw_run_figures", lambda run: [])
 
 
 # ------------------------------------------------------------------ train
