@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data.cifar import CIFAR10
+from pdecnn.data.published import CIFAR10
 from pdecnn.learning import evaluate_network
 from pdecnn.networks import refine_in_time
 from pdecnn.networks.preprocessing import average_pool

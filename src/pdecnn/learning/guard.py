@@ -2,45 +2,20 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from pdecnn.checks import check_count, check_positive
-from pdecnn.errors import unknown_name
-from pdecnn.learning.distributed import ALONE, Ranks
-from pdecnn.learning.precision import autocast
+from pdecnn.learning.metrics import autocast
 from pdecnn.learning.progress import Progress
+from pdecnn.learning.training_config import GuardConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import DriftGuard
 
-POLICIES = ("switch", "warn", "off")
 NUM_PROBES = 8
 """Images of the probe batch: few, since deep networks are reversed for want of memory."""
 _ADVICE = "network.backprop=exact has no such error"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GuardConfig:
-    """The drift guard; it has nothing to do unless blocks are in mode 'reversible'."""
-
-    reversal_guard: str = "switch"
-    """What happens where the gradient of a reversible block is too wrong: 'switch' (the block is
-    checkpointed from then on), 'warn' or 'off' (it is not measured)."""
-    reversal_tolerance: float = 0.1
-    """The relative error of a block's gradient from which on it is too wrong."""
-    reversal_interval: int = 5
-    """Epochs between two looks, the first one being before the first step."""
-
-    def __post_init__(self) -> None:
-        if self.reversal_guard not in POLICIES:
-            raise unknown_name("reversal_guard", self.reversal_guard, POLICIES)
-        tolerance = check_positive("reversal_tolerance", self.reversal_tolerance)
-        object.__setattr__(self, "reversal_tolerance", tolerance)
-        interval = check_count("reversal_interval", self.reversal_interval)
-        object.__setattr__(self, "reversal_interval", interval)
 
 
 class TrainingGuard:
@@ -53,9 +28,9 @@ class TrainingGuard:
         precision: str,
         note: Callable[[str], None],
         *,
-        ranks: Ranks = ALONE,
+        largest_of: Callable[[list[float]], list[float]] = list,
     ) -> None:
-        self.config, self.note, self.ranks = config, note, ranks
+        self.config, self.note, self.largest_of = config, note, largest_of
         self.drift = DriftGuard(network)
         self.autocast = partial(autocast, precision, network.classifier.weight.device)
 
@@ -78,8 +53,8 @@ class TrainingGuard:
                 "are used as they are"
             )
             return False
-        # Each rank has looked at images of its own; all must do the same about it.
-        errors = dict(zip(errors, self.ranks.largest_of(list(errors.values())), strict=True))
+        # Each process has looked at images of its own; all must do the same about it.
+        errors = dict(zip(errors, self.largest_of(list(errors.values())), strict=True))
         # JSON has no infinity.
         progress.reversal_error = min(max(errors.values()), sys.float_info.max)
         tolerance, policy = self.config.reversal_tolerance, self.config.reversal_guard

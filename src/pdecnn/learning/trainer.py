@@ -1,30 +1,34 @@
 """The training loop: batches, gradient, update, validation (Sec. 5)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from math import isfinite
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.batches import training_batches
-from pdecnn.data.image_set import ImageSet
-from pdecnn.data.stored_images import StoredImages
+from pdecnn.data.image_set import ImageSet, StoredImages
+from pdecnn.data.split import training_batches
 from pdecnn.errors import ConfigError, DivergedError, TooLargeError
+from pdecnn.learning.capture import TrainingGraphs
 from pdecnn.learning.distributed import ALONE, Ranks
-from pdecnn.learning.epoch_report import EpochReport, report_epoch
-from pdecnn.learning.freezing import freeze_, training_mode_
-from pdecnn.learning.graphs import TrainingGraphs
 from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
 from pdecnn.learning.memory import finer_division, is_out_of_memory
-from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network
+from pdecnn.learning.metrics import (
+    EpochReport,
+    Evaluation,
+    check_fit,
+    evaluate_network,
+    is_better,
+    report_epoch,
+)
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.progress import Progress, progress_from_dict
-from pdecnn.learning.selection import is_better
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.learning.work import training_flops
@@ -116,10 +120,15 @@ class Trainer:
             optimizer=self.optimizer,
             average=average,
             seed=self.seed,
-            ranks=self.ranks,
+            num_processes=self.ranks.size,
+            sum_=self.ranks.sum_ if self.ranks.size > 1 else None,
         )
         self.guard = TrainingGuard(
-            network, self.config, self.config.precision, self._say, ranks=self.ranks
+            network,
+            self.config,
+            self.config.precision,
+            self._say,
+            largest_of=self.ranks.largest_of,
         )
         self._steps_left = 0
         self._stream: Iterator[Tensor] | None = None
@@ -154,16 +163,22 @@ class Trainer:
                 self.note(f"level {level + 1} of {self.config.num_levels}: {self._described()}")
             self._train_epoch(poll, on_step)
             poll()
-            evaluation = evaluate_network(
-                self.evaluated,
-                self.validation,
-                batch_size=self.config.evaluation_batch_size,
-                precision=self.config.precision,
-                poll=poll,
-                score=self._graphs.scores(),
-                ranks=self.ranks,
-            )
-            yield self._finish_epoch(evaluation)
+            yield self._finish_epoch(self._validate(poll))
+
+    def _validate(self, poll: Callable[[], None]) -> Evaluation:
+        how: dict[str, Any] = {
+            "batch_size": self.config.evaluation_batch_size,
+            "precision": self.config.precision,
+        }
+        score = self.ranks.scoring(self.evaluated, self.validation.images, **how)
+        evaluation = evaluate_network(
+            self.evaluated,
+            self.validation,
+            poll=poll,
+            score=self._graphs.scores() if score is None else score,
+            **how,
+        )
+        return self.ranks.agreed(evaluation)
 
     def enter_level(self, level: int) -> None:
         """Refine the network with its average and velocities up to that level."""
@@ -217,12 +232,19 @@ class Trainer:
                 poll()
             except BaseException:
                 self.synchronize()  # a checkpoint may follow
+                self._check_weights()
                 raise
             self.step()
             batch += 1
             if batch % interval == 0 or batch == self.steps_per_epoch:
                 self.synchronize()
             on_step()
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        """Refuse weights that are no numbers: a finite gradient, too, may carry them so far."""
+        if not all(weight.isfinite().all() for weight in self.network.parameters()):
+            raise self._diverged(f"the weights are not finite; {_REMEDY}")
 
     def _look_at_reversal(self) -> None:
         """Compare gradients on the first images to come; a switch means capturing anew."""
@@ -386,3 +408,24 @@ def _check_share(batch_size: int, accumulation: int, ranks: Ranks) -> None:
             f"batch_size={batch_size}{parts} cannot be divided among {ranks.size} ranks; "
             f"set training.batch_size to a multiple of {accumulation * ranks.size}"
         )
+
+
+def freeze_(network: Network, names: Sequence[str]) -> None:
+    """Take the weights of these parts out of the training."""
+    for part in _parts(network, names):
+        part.requires_grad_(False)
+
+
+def training_mode_(network: Network, names: Sequence[str]) -> None:
+    """Training mode, but for frozen parts: their batch norms use and keep their statistics."""
+    network.train()
+    for part in _parts(network, names):
+        part.eval()
+
+
+def _parts(network: Network, names: Sequence[str]) -> list[nn.Module]:
+    parts: dict[str, list[nn.Module]] = {
+        "opening": [network.opening],
+        "blocks": [network.blocks, network.connectors],
+    }
+    return [part for name in names for part in parts[name]]

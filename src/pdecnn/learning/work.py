@@ -20,8 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from pdecnn.networks.config import NetworkConfig
-from pdecnn.networks.network import Network
-from pdecnn.networks.stages import pool_features
+from pdecnn.networks.network import Network, pool_features
 
 _aten = torch.ops.aten
 _PRODUCTS = (

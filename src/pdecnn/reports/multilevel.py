@@ -8,7 +8,7 @@ from typing import Any
 
 from pdecnn.errors import ConfigError
 from pdecnn.files import write_all, write_json
-from pdecnn.networks.level_transfer import INTERPOLATIONS
+from pdecnn.networks.multilevel import INTERPOLATIONS
 from pdecnn.reports.figures import without_matplotlib_notices
 from pdecnn.reports.provenance import TIES, measured_on
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pdecnn.data.registry import OWN, needs_folder
 from pdecnn.errors import ConfigError, DataError, DivergedError
-from pdecnn.learning.selection import best_epoch
+from pdecnn.learning.metrics import best_epoch
 from pdecnn.reports.recorded import read_metrics, read_summary
 from pdecnn.reports.results import read_seconds
 from pdecnn.runs.config import DataConfig, RunConfig

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 
 from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.learning.precision import AUTO
+from pdecnn.learning.metrics import AUTO
 from pdecnn.reports.recorded import entry, named, read_metrics, read_summary
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.opening import check_settings

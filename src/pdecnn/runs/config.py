@@ -1,68 +1,74 @@
 """Everything that defines a run: network, data, training and seed."""
 
 import json
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isqrt
 from typing import Any
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.image_file import MAX_PIXELS
+from pdecnn.data.images import MAX_PIXELS
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.learning.training_config import TrainingConfig
-from pdecnn.networks.config import NetworkConfig, with_old_grid
+from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
 from pdecnn.runs.settings import convert
+from pdecnn.settings import Settings, documented, setting
 
 GROUPS = ("network", "data", "training")
 VALIDATION_FRACTION = 0.2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataConfig:
+@documented
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Settings):
     """Which images a run uses and what is done to them."""
 
-    name: str
-    """The data set, by name."""
-    folder: str | None = None
-    """Where it lies; None for data sets that need no files."""
-    channels: int = 3
-    """What image files of one's own are read as: 3 for colour, 1 for grey."""
-    stream: bool | None = None
-    """Whether data of one's own stays on the disk, read as it is needed; None: if it is large."""
-    size: int | None = None
-    """The side images are resized to; None: as they come."""
-    fraction: float = 1.0
-    """The share of the training images that is used, class-balanced."""
-    validation_fraction: float = VALIDATION_FRACTION
-    """The share of the published training images that is held out for validation."""
-    flip: bool = True
-    """Whether images are mirrored at random."""
-    padding: float = 1 / 16
-    """The share of the size that is zero-padded on each side before cropping back at random."""
-    standardize: str = "image"
-    """'image', 'dataset' or 'none'."""
-    pooling: int = 1
-    """Standardised images are averaged over cells of this many pixels an axis."""
+    group, prefix = "data", "data."
+    name: str = setting(meaning="The data set, by name.", allowed=DATASETS, kind="data set")
+    folder: str | None = setting(None, "Where it lies; None for data sets that need no files.")
+    channels: int = setting(
+        3, "What image files of one's own are read as: 3 for colour, 1 for grey.", "[1, 3]"
+    )
+    stream: bool | None = setting(
+        None,
+        "Whether data of one's own stays on the disk, read as it is needed; None: if it is large.",
+    )
+    size: int | None = setting(
+        None, "The side images are resized to; None: as they come.", "[1, inf)"
+    )
+    fraction: float = setting(
+        1.0, "The share of the training images that is used, class-balanced.", "(0, 1]"
+    )
+    validation_fraction: float = setting(
+        VALIDATION_FRACTION,
+        "The share of the published training images that is held out for validation.",
+        "(0, 1)",
+    )
+    flip: bool = setting(True, "Whether images are mirrored at random.")
+    padding: float = setting(
+        1 / 16,
+        "The share of the size that is zero-padded on each side before cropping back at random.",
+        "[0, 0.5]",
+    )
+    standardize: str = setting(
+        "image", "'image', 'dataset' or 'none'.", STANDARDIZATIONS, kind="standardization"
+    )
+    pooling: int = setting(
+        1, "Standardised images are averaged over cells of this many pixels an axis.", "[1, inf)"
+    )
 
-    def __post_init__(self) -> None:
-        if self.name not in DATASETS:
-            raise unknown_name("data set", self.name, DATASETS)
-        self._check_size()
-        if self.channels not in (1, 3):
-            raise ConfigError(f"data.channels must be 1 (grey) or 3, found {self.channels}")
-        self._check_use()
-        if not 0 < self.fraction <= 1:
-            raise ConfigError(f"data.fraction must be in (0, 1], found {self.fraction}")
-        if not 0 < self.validation_fraction < 1:
+    def check_together(self) -> None:
+        """Refuse a size that images cannot have, and what would be ignored."""
+        if self.name == "images" and self.size is not None and self.size**2 > MAX_PIXELS:
             raise ConfigError(
-                f"data.validation_fraction must be in (0, 1), found {self.validation_fraction}"
+                f"data.size must be at most {isqrt(MAX_PIXELS):,} for images, found {self.size:,}"
             )
-        if self.standardize not in STANDARDIZATIONS:
-            raise unknown_name("standardization", self.standardize, STANDARDIZATIONS)
-        if self.pooling < 1:
-            raise ConfigError(f"data.pooling must be at least 1, found {self.pooling}")
-        self.augmentation()
+        if self.name == "images" and self.size is None:
+            raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
+        if self.channels == 2:
+            raise ConfigError("data.channels must be 1 (grey) or 3, found 2")
+        self._check_use()
 
     def _check_use(self) -> None:
         """Refuse what would be ignored."""
@@ -80,16 +86,6 @@ class DataConfig:
             raise ConfigError(
                 f"data.stream is for data of one's own ({', '.join(OWN)}), found {self.name!r}"
             )
-
-    def _check_size(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise ConfigError(f"data.size must be at least 1, found {self.size}")
-        if self.name == "images" and self.size is not None and self.size**2 > MAX_PIXELS:
-            raise ConfigError(
-                f"data.size must be at most {isqrt(MAX_PIXELS):,} for images, found {self.size:,}"
-            )
-        if self.name == "images" and self.size is None:
-            raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
 
     def augmentation(self) -> Augmentation:
         """The random changes of training images."""
@@ -121,8 +117,8 @@ class RunConfig:
             "seed": self.seed,
             "initial": self.initial,
             "network": self.network.to_dict(),
-            "data": _plain(self.data),
-            "training": _plain(self.training),
+            "data": self.data.to_dict(),
+            "training": self.training.to_dict(),
         }
 
     def with_settings(self, settings: dict[str, Any]) -> "RunConfig":
@@ -170,27 +166,12 @@ def run_config_from_dict(values: object) -> RunConfig:
     expected = {"recipe", "seed", "initial", *GROUPS}
     if not isinstance(values, dict) or set(values) != expected:
         raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")
-    parts = {}
+    parts: dict[str, Any] = {}
     for group, cls in _CLASSES.items():
-        known = [field.name for field in fields(cls)]
         settings = values[group]
-        if not isinstance(settings, dict):
-            raise ConfigError(f"{group} must be an object of settings")
-        settings = without_removed(settings, f"{group}.")
-        if group == "network":
-            settings = with_old_grid(settings)
-        for name in settings:
-            if name not in known:
-                raise unknown_name(f"{group} setting", name, known)
-        try:
-            parts[group] = cls(
-                **{
-                    name: convert(value, _hint(group, name), f"{group}.{name}")
-                    for name, value in (_BEFORE.get(group, {}) | settings).items()
-                }
-            )
-        except TypeError as error:
-            raise ConfigError(f"{group}: {error}") from error
+        if isinstance(settings, dict):
+            settings = _BEFORE.get(group, {}) | without_removed(settings, f"{group}.")
+        parts[group] = cls.from_dict(settings)
     return RunConfig(
         recipe=convert(values["recipe"], str, "recipe"),
         seed=convert(values["seed"], int, "seed"),
@@ -245,9 +226,3 @@ def _hint(group: str, name: str) -> Any:
     hint = next(field.type for field in fields(_CLASSES[group]) if field.name == name)
     # In a file or on the command line an activation is a name.
     return str if (group, name) == ("network", "activation") else hint
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    assert is_dataclass(config)
-    values = {field.name: getattr(config, field.name) for field in fields(config)}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
-from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
 from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.evaluation import read_run

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pdecnn.learning.epoch_report import EpochReport
+from pdecnn.learning.metrics import EpochReport
 from pdecnn.learning.progress import Progress
 from pdecnn.learning.trainer import Trainer
 from pdecnn.runs.runs import Run

@@ -9,7 +9,7 @@ import torch
 
 from pdecnn.errors import CheckpointError, ConfigError, system_errors_as
 from pdecnn.learning.distributed import num_ranks
-from pdecnn.learning.precision import AUTO, resolve_precision
+from pdecnn.learning.metrics import AUTO, resolve_precision
 from pdecnn.runs.config import (
     RunConfig,
     assignment,

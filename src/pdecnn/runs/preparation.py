@@ -7,12 +7,10 @@ from typing import NamedTuple
 
 import torch
 
-from pdecnn.data.image_set import ImageSet
-from pdecnn.data.random_numbers import stable_seed
+from pdecnn.data.augmentation import stable_seed
+from pdecnn.data.image_set import ImageSet, StoredImages, channel_statistics
 from pdecnn.data.registry import OWN, own_form, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
-from pdecnn.data.statistics import channel_statistics
-from pdecnn.data.stored_images import StoredImages
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing

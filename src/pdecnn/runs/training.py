@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 
+from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
-from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.data.split import imbalance
 from pdecnn.errors import CheckpointError
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.distributed import Ranks, joined_ranks
-from pdecnn.learning.epoch_report import EpochReport
-from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
+from pdecnn.learning.metrics import EpochReport, Evaluation, class_scores, evaluate_network
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import serialize
@@ -250,13 +249,12 @@ def _finish(run: Run, trainer: Trainer, splits: Splits) -> None:
     ranks.first(lambda: write(run, point, run, trainer))
     test = splits.test.to(trainer.sums.device)
     network = _best_network(run, trainer)
-    evaluation = evaluate_network(
-        network,
-        test,
-        batch_size=config.evaluation_batch_size,
-        precision=config.precision,
-        ranks=ranks,
-    )
+    how: dict[str, Any] = {
+        "batch_size": config.evaluation_batch_size,
+        "precision": config.precision,
+    }
+    score = ranks.scoring(network, test.images, **how)
+    evaluation = ranks.agreed(evaluate_network(network, test, score=score, **how))
     ranks.first(lambda: _summarize(run, trainer, network, test, evaluation))
 
 

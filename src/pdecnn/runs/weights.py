@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from pdecnn.errors import CheckpointError
-from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
+from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import take_weights
 from pdecnn.runs.runs import Run
 

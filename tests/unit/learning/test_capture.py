@@ -13,12 +13,9 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DivergedError
 from pdecnn.learning import Trainer, TrainingConfig
 from pdecnn.learning import capture as capture_module
-from pdecnn.learning import graphs as graphs_module
-from pdecnn.learning.capture import CapturedFunction, CapturedScores
+from pdecnn.learning.capture import CapturedFunction, CapturedScores, TrainingGraphs
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
-from pdecnn.learning.graphs import TrainingGraphs
 from pdecnn.learning.metrics import class_scores, evaluation_mode
-from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.registry import create_model
 from tests.unit.learning.trainings import (
     MODES,
@@ -91,10 +88,10 @@ def graphs_of_a_cpu(monkeypatch):
                 super().score_batch()
 
     monkeypatch.setattr(TrainingGraphs, "_wanted", True)
-    monkeypatch.setattr(graphs_module, "CapturedScores", Scores)
-    monkeypatch.setattr(graphs_module, "compiled_network", nullcontext)
+    monkeypatch.setattr(capture_module, "CapturedScores", Scores)
+    monkeypatch.setattr(capture_module, "compiled_network", nullcontext)
     monkeypatch.setattr(capture_module, "CapturedFunction", Replayed)
-    monkeypatch.setattr(TrainingStep, "compiled", nullcontext)
+    monkeypatch.setattr(capture_module, "compiled_step", nullcontext)
 
 
 @pytest.mark.usefixtures("graphs_of_a_cpu")

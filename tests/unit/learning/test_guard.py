@@ -10,7 +10,7 @@ from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.learning import Trainer, TrainingConfig
 from pdecnn.learning import guard as guard_module
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
-from pdecnn.learning.guard import GuardConfig
+from pdecnn.learning.training_config import GuardConfig
 from tests.unit.learning.trainings import (
     Stop,
     assert_same_bits,

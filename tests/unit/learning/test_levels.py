@@ -13,7 +13,7 @@ from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.learning import TrainingConfig
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
 from pdecnn.learning.levels import LEVEL_STENCILS
-from pdecnn.learning.selection import best_epoch
+from pdecnn.learning.metrics import best_epoch
 from pdecnn.learning.work import training_flops
 from pdecnn.networks.preprocessing import Preprocessing
 from tests.unit.learning.trainings import (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pdecnn.errors import ConfigError
 from pdecnn.learning import Objective, OptimizerConfig, ProjectedSGD
-from pdecnn.learning.optimizer import MovingAverage, boxed_weights, clip_, project_
+from pdecnn.learning.optimizer import MovingAverage, clip_, project_
 from tests.unit.learning.trainings import DYNAMICS, make_network, scatter_weights_
 
 RATES = [0.1, 0.1, 0.02, 0.02, 0.5]
@@ -159,7 +159,7 @@ def test_projection_is_the_nearest_point_of_the_box():
 def test_boxed_weights_are_the_networks_own_tensors():
     network = make_network()
     ids = {id(weight) for weight in network.parameters()}
-    assert all(id(weight) in ids for weight in boxed_weights(network, "stencils"))
+    assert all(id(weight) in ids for weight in ProjectedSGD(network, learning_rate=0.1).boxed)
 
 
 @pytest.mark.parametrize(("size", "clipped"), [(10.0, True), (1e-4, False)])

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from pdecnn.data.image_set import ImageSet
 from pdecnn.learning.memory import free_memory, is_out_of_memory
-from pdecnn.learning.precision import autocast
+from pdecnn.learning.metrics import autocast
 from pdecnn.networks.network import Network
 from pdecnn.pde.acceleration import accelerated
 from pdecnn.pde.convolution import fast_layout
