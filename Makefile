@@ -4,26 +4,40 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 # A process for each core; the tests of a file share what they prepare.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 # What depends on how a processor's kernels round: gradients, reversal, training, earlier scores.
 ROUNDING := tests/gradients tests/unit/pde tests/unit/networks/test_reversal.py \
   tests/unit/learning/test_guard.py tests/end_to_end/test_earlier_versions.py
 
-.PHONY: install demo test test-slow test-isa soak check docs format clean
+.PHONY: install lock demo test test-slow test-isa soak mutants check docs format clean
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt
+# LOCKED=1, as in CI: everything by version and hash, but torch, whose build differs by machine.
+$(INSTALLED): pyproject.toml constraints.txt requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("pdecnn needs Python >= 3.11, found " + sys.version.split()[0] + "; run make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) --editable '.[dev]'
+ifdef LOCKED
+	$(PIP_INSTALL) --no-deps --require-hashes --requirement requirements.lock
+	$(PIP_INSTALL) --constraint constraints.txt torch
+	$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip check
+else
+	$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev]'
+endif
 	touch $@
 
 $(DOCS_INSTALLED): $(INSTALLED)
-	$(PIP_INSTALL) --editable '.[dev,docs]'
+ifndef LOCKED
+	$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev,docs]'
+endif
 	touch $@
+
+# After a change of the dependencies or of constraints.txt.
+lock: $(INSTALLED)
+	$(BIN)/python tools/lock.py
 
 demo: $(INSTALLED)
 	$(BIN)/pdecnn train
@@ -44,6 +58,10 @@ test-isa: $(INSTALLED)
 # Faults, hostile files and long trainings: about half an hour; writes docs/results/soak.md.
 soak: $(INSTALLED)
 	$(BIN)/python -m benchmarks.soak
+
+# Which of the faults in tests/mutations the tests find, at least 95 %: hours on two cores.
+mutants: $(INSTALLED)
+	$(BIN)/python tools/mutants.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

@@ -1,11 +1,15 @@
-"""Files that are whole or absent: atomic writes and SHA-256 manifests."""
+"""Files that are whole or absent: one way to write them all, and SHA-256 manifests.
 
+What is written is made under another name beside its place, flushed to the disk, and renamed.
+"""
+
+import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,38 +17,31 @@ from pdecnn.errors import CheckpointError, in_one_line
 
 MANIFEST = "manifest.json"
 _BAD_MANIFEST = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}")
+
+
+def read_bytes(path: Path) -> bytes:
+    """What a regular file holds; to read a pipe or a device may never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file")
+    return path.read_bytes()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write so that a reader, or a crash, meets the old file or the new one, never half.
 
-    A unique temporary file in the same folder, flushed to the disk, replaces the old one; a file
-    that holds the content already is left alone.
+    A file that holds the content already is left alone.
     """
     if os.path.isfile(path) and path.read_bytes() == content:
         return
     temporary = temporary_beside(path)
-    descriptor = new_file(temporary)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+        _write_new(temporary, content)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-
-
-def temporary_beside(path: Path) -> Path:
-    """A name in the same folder that nothing has, for what is to take the path's place."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-
-
-def new_file(path: Path) -> int:
-    """The descriptor of a new file; the user's umask says who may read it, unlike with mkstemp."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def write_all(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
@@ -54,28 +51,82 @@ def write_all(folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
     return [folder / name for name in contents]
 
 
-def replace_together(
-    folder: Path, contents: Mapping[str, bytes], *, removed_first: Iterable[str]
+def write_folder(
+    folder: Path, contents: Mapping[str, bytes], *, removed_first: Iterable[str] = ()
 ) -> None:
-    """Write several files, none of which takes its place before all are on the disk.
+    """Write the files of a folder, none of which takes its place before all are on the disk.
 
-    A full disk thus leaves those of before. `removed_first` go before the first of the new ones
-    comes, in the order given: who is killed between leaves no mixture that looks whole.
+    A new folder appears whole. Into one that is there the files are renamed one by one:
+    `removed_first` go before the first of them comes, in the order given, so that who is killed
+    between leaves no mixture that looks whole.
     """
-    staging = Path(tempfile.mkdtemp(dir=folder, prefix=".saving."))
+    is_new = not os.path.lexists(folder)
+    if is_new:
+        make_folder(folder.parent)
+    staging = temporary_beside(folder if is_new else folder / "saving")
     try:
-        write_all(staging, contents)
-        for name in removed_first:
-            (folder / name).unlink(missing_ok=True)
-        for name in contents:
-            os.replace(staging / name, folder / name)
+        staging.mkdir()
+        for name, content in contents.items():
+            _write_new(staging / name, content)
+        if is_new:
+            sync_folder(staging)
+            staging.rename(folder)
+        else:
+            for name in removed_first:
+                (folder / name).unlink(missing_ok=True)
+            for name in contents:
+                os.replace(staging / name, folder / name)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    sync_folder(folder)
+        if staging.exists():
+            shutil.rmtree(staging, ignore_errors=True)
+    sync_folder(folder.parent if is_new else folder)
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    with os.fdopen(new_file(path), "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name in the same folder that nothing has, for what is to take the path's place."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what killed processes were writing in the folder; nobody may be at work there."""
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    for path in folder.iterdir():
+        if is_temporary(path.name):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file of that name was to take the place of another."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def new_file(path: Path) -> int:
+    """The descriptor of a new file; the user's umask says who may read it, unlike with mkstemp."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder and those it lies in, however deep: pathlib would recurse."""
+    for path in reversed((folder, *folder.parents)):
+        if not path.is_dir():
+            path.mkdir(exist_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
     """Make renames in the folder survive a power cut."""
+    if os.name == "nt":  # which opens no folders
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -115,7 +166,7 @@ def verify_manifest(folder: Path, required: Iterable[str] = ()) -> None:
     """
     path = folder / MANIFEST
     try:
-        hashes = json.loads(path.read_bytes())["sha256"]
+        hashes = json.loads(read_bytes(path))["sha256"]
         expected = {str(name): str(value) for name, value in hashes.items()}
     except _BAD_MANIFEST as error:
         raise CheckpointError(

@@ -126,3 +126,18 @@ def test_promise_30_the_pinned_torch_is_the_tested_one():
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = next(line for line in lines if line.startswith("torch=="))
     assert Version(pinned.removeprefix("torch==")) == Version(torch.__version__.partition("+")[0])
+
+
+def test_ci_installs_the_pinned_versions_by_hash():
+    pinned = re.compile(r"^([A-Za-z0-9_.-]+)==([^\s;]+)", re.MULTILINE)
+    locked = (ROOT / "requirements.lock").read_text()
+    versions = dict(pinned.findall(locked))
+    constrained = pinned.findall((ROOT / "constraints.txt").read_text())
+    for name, wanted in constrained:
+        if name != "torch":
+            assert versions[name.replace("_", "-").lower()] == wanted
+    entries = locked.split("\n", 1)[1].replace("\\\n", " ").strip().splitlines()
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", one) for one in entries)
+    assert "torch" not in versions  # its build differs by machine: pinned by version alone
+    declared = {name_of(one) for extra in (None, "dev", "docs") for one in requirements(extra)}
+    assert declared - {"torch"} <= set(versions)

@@ -20,7 +20,7 @@ from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.files import write_manifest
 from pdecnn.learning.checkpoint import FILES
 from pdecnn.networks.foreign import take_foreign_weights
-from pdecnn.reports.bench_files import write_bench
+from pdecnn.reports.bench import write_bench
 from pdecnn.reports.results import read_result
 from pdecnn.runs.runs import Run
 from pdecnn.runs.settings import read_settings

@@ -8,9 +8,12 @@ import pytest
 from pdecnn.errors import CheckpointError
 from pdecnn.files import (
     MANIFEST,
-    replace_together,
+    make_folder,
+    remove_temporaries,
+    temporary_beside,
     verify_manifest,
     write_atomically,
+    write_folder,
     write_json,
     write_manifest,
 )
@@ -37,7 +40,7 @@ def test_a_write_leaves_one_readable_file(tmp_path):
 def test_who_may_read_a_file_is_for_the_umask_to_say(tmp_path, umask):
     with user_mask(umask):
         write_atomically(tmp_path / "alone", b"x")
-        replace_together(tmp_path, {"a": b"x", "b": b"y"}, removed_first=())
+        write_folder(tmp_path, {"a": b"x", "b": b"y"})
     assert {mode(path) for path in tmp_path.iterdir()} == {0o666 & ~umask}
 
 
@@ -165,3 +168,60 @@ def test_a_missing_manifest_is_a_checkpoint_error(folder):
     (folder / MANIFEST).unlink()
     with pytest.raises(CheckpointError, match=r"manifest\.json: unreadable"):
         verify_manifest(folder)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("name", [MANIFEST, "a.bin"])
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(folder, name):
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(CheckpointError, match=name):
+        verify_manifest(folder)
+
+
+def test_a_folder_appears_whole_and_leaves_nothing_beside_it(tmp_path, monkeypatch):
+    write_folder(tmp_path / "a" / "new", {"x": b"1", "y": b"2"})
+    assert sorted(os.listdir(tmp_path / "a" / "new")) == ["x", "y"]
+    assert os.listdir(tmp_path / "a") == ["new"]
+
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_folder(tmp_path / "a" / "other", {"x": b"1"})
+    with pytest.raises(OSError, match="No space left"):
+        write_folder(tmp_path / "a" / "new", {"x": b"3"})
+    assert os.listdir(tmp_path / "a") == ["new"]
+    assert (tmp_path / "a" / "new" / "x").read_bytes() == b"1"
+
+
+def test_what_killed_writes_have_left_is_removed_and_nothing_else(tmp_path):
+    left = temporary_beside(tmp_path / "x.json")
+    left.write_text("half")
+    folder = temporary_beside(tmp_path / "epoch-0001")
+    folder.mkdir()
+    (folder / "file").write_text("x")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".link.0123abcd").symlink_to(tmp_path / "elsewhere")
+    for name in (".mine", "x.json", ".x.json.swp", "a.0123abcd"):
+        (tmp_path / name).write_text("x")
+    remove_temporaries(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == [
+        ".mine",
+        ".x.json.swp",
+        "a.0123abcd",
+        "elsewhere",
+        "x.json",
+    ]
+
+
+def test_a_folder_may_lie_deeper_than_functions_may_call(tmp_path):
+    deep = tmp_path.joinpath(*["a"] * 1500)
+    make_folder(deep)
+    for folder in (deep, *deep.parents[:1499]):  # rmtree would recurse too
+        folder.rmdir()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        make_folder(tmp_path / "file" / "x")

@@ -70,7 +70,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        from pdecnn import __version__
+        from pdecnn.version import __version__
 
         print(f"pdecnn {__version__}")
         raise typer.Exit

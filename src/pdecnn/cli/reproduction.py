@@ -99,7 +99,7 @@ def reproduce(
 def bench(
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="PARTS", help="Of steps,digits,depth,large,compile."),
+        typer.Option("--only", metavar="PARTS", help="Of steps,depth; both if none."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -114,8 +114,7 @@ def bench(
 ) -> None:
     """Measure speed and memory beside plain torch."""
     del debug
-    from pdecnn.reports.bench import print_bench
-    from pdecnn.reports.bench_files import check_output, write_bench
+    from pdecnn.reports.bench import check_output, print_bench, write_bench
     from pdecnn.runs.bench import run_bench
 
     if output is not None:

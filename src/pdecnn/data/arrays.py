@@ -1,7 +1,7 @@
 """Signals, images and volumes of one's own as arrays `x` with whole numbers `y` for labels."""
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -18,6 +18,8 @@ from pdecnn.data.split import hold_out_test
 from pdecnn.errors import DataError
 
 Array = npt.NDArray[Any]
+Source = Path | str | Mapping[str, Any]
+"""Where arrays are: a file, a folder, or the arrays themselves by name."""
 KINDS = ".npz, .safetensors or a folder of .npy files"
 
 
@@ -133,6 +135,32 @@ class ArrayFiles:
             ) from error
 
 
+class HeldArrays(ArrayFiles):
+    """Tensors or numpy arrays of a program, by name, in the place of files."""
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self.place, self.is_folder = Path("the arrays given"), False
+        self._names = arrays.get("class_names")
+        self.arrays = {
+            name: _to_numpy(torch.as_tensor(values).detach().cpu())
+            for name, values in arrays.items()
+            if name != "class_names"
+        }
+        self.names = set(self.arrays)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array."""
+        return self.arrays[name].shape
+
+    def read(self, name: str) -> Array:
+        """The array of that name, which must be there."""
+        return self.arrays[name]
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """What was given as `class_names`."""
+        return None if self._names is None else tuple(map(str, self._names))
+
+
 def _to_numpy(tensor: Tensor) -> Array:
     """The tensor as an array; as float32 where numpy has no such numbers, bfloat16 for one."""
     try:
@@ -206,24 +234,26 @@ class ArrayForm(NamedTuple):
     """1 for signals, 2 for images, 3 for volumes."""
 
 
-def array_form(place: Path | str) -> ArrayForm:
+def array_form(place: Source) -> ArrayForm:
     """The channels, classes and dimension of the arrays there, without reading them all."""
-    files = ArrayFiles(Path(place))
+    files = _files(place)
     parts = _find_parts(files)
     x = next(iter(parts.values()))[0]
     _, channels, *spatial = _with_channels(files.shape(x), files.path(x))
     return ArrayForm(channels, len(_class_names(files)), len(spatial))
 
 
-def read_arrays(place: Path | str, *, stream: bool | None = None) -> DataSet:
+def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:
     """The arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, ... of a file or folder.
+
+    Instead of a place, the tensors or numpy arrays themselves may be given by these names.
 
     `x` has the axes (n, channels, *spatial), or (n, length) for signals of one channel: bytes
     are pixels 0 to 255, all other numbers become float32. A test part that is missing is held
     out of the training part, alike in every run. With `stream` arrays of a folder stay on the
     disk; None: if they exceed `LARGEST_IN_MEMORY`.
     """
-    files = ArrayFiles(Path(place))
+    files = _files(place)
     class_names = _class_names(files)
     arrays = {part: (files.rows(x), x, y) for part, (x, y) in _find_parts(files).items()}
     for array, x, _ in arrays.values():
@@ -253,6 +283,10 @@ def read_arrays(place: Path | str, *, stream: bool | None = None) -> DataSet:
         kept, held_out = hold_out_test(train.labels)
         train, test = train.subset(kept), train.subset(held_out)
     return DataSet(name="arrays", train=train, test=test, validation=sets.get("validation"))
+
+
+def _files(place: Source) -> ArrayFiles:
+    return HeldArrays(place) if isinstance(place, Mapping) else ArrayFiles(Path(place))
 
 
 def _find_parts(files: ArrayFiles) -> dict[str, tuple[str, str]]:

@@ -1,12 +1,13 @@
 """The data sets a config can name: those of Section 5, the digits, and the user's own."""
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from pdecnn.data.arrays import KINDS, ArrayForm, array_form, read_arrays
+from pdecnn.data.arrays import KINDS, ArrayForm, Source, array_form, read_arrays
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import image_classes, read_image_folder
 from pdecnn.data.published import (
@@ -75,7 +76,7 @@ def needs_folder(name: str) -> bool:
 
 def read_dataset(
     name: str,
-    folder: Path | str | None = None,
+    folder: Source | None = None,
     *,
     channels: int = 3,
     size: int | None = None,
@@ -90,19 +91,21 @@ def read_dataset(
         return _BUILT_IN[name]()
     if folder is None:
         raise DataError(_wanted(name))
+    if name == "arrays":
+        return read_arrays(folder, stream=stream)
+    if isinstance(folder, Mapping):
+        raise DataError(f"data set {name!r} is read from a folder; arrays are data.name=arrays")
     if name == "images":
         assert size is not None, "a DataConfig for images has a size"
         return read_image_folder(folder, channels=channels, size=size, stream=stream)
-    if name == "arrays":
-        return read_arrays(folder, stream=stream)
     return _IN_FOLDER[name][1](folder)
 
 
-def own_form(name: str, folder: Path | str | None, *, channels: int = 3) -> ArrayForm:
+def own_form(name: str, folder: Source | None, *, channels: int = 3) -> ArrayForm:
     """The channels, classes and dimension of data of one's own, without reading all of it."""
     if folder is None:
         raise DataError(_wanted(name))
-    if name == "images":
+    if name == "images" and not isinstance(folder, Mapping):
         return ArrayForm(channels, len(image_classes(folder)), 2)
     return array_form(folder)
 

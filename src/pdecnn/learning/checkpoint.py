@@ -1,7 +1,7 @@
 """A training as a folder: the network as `from_pretrained` reads it, and what resuming needs."""
 
 import json
-import shutil
+import os
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,27 @@ import torch
 from torch import Tensor
 
 from pdecnn.checks import is_count
-from pdecnn.errors import CheckpointError, in_one_line
+from pdecnn.errors import CheckpointError, DivergedError, in_one_line
 from pdecnn.files import (
+    MANIFEST,
+    json_bytes,
+    manifest_bytes,
+    read_bytes,
     sync_folder,
-    temporary_beside,
     verify_manifest,
-    write_atomically,
-    write_json,
-    write_manifest,
+    write_folder,
 )
 from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.config import with_old_grid
-from pdecnn.networks.pretrained import CONFIG, WEIGHTS, deserialize, load_weights, save, serialize
+from pdecnn.networks.pretrained import (
+    CONFIG,
+    WEIGHTS,
+    deserialize,
+    folder_contents,
+    load_weights,
+    serialize,
+)
 
 TENSORS, PROGRESS = "state.safetensors", "state.json"
 FILES = (CONFIG, WEIGHTS, TENSORS, PROGRESS)
@@ -30,28 +38,34 @@ FORMAT_VERSION = 5
 
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
-    """Write the folder whole or not at all: it is made elsewhere and renamed into place.
+    """Write the folder whole or not at all; a DivergedError where it would hold no numbers.
 
     An intact checkpoint of that name is the same one, a training being deterministic, and stays.
     """
     if _intact(folder):
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_beside(folder)
-    temporary.mkdir()
-    try:
-        save(trainer.evaluated, temporary)  # hooks by which a training is watched do not matter
-        write_atomically(temporary / TENSORS, serialize(_tensors(trainer)))
-        progress = {"format_version": FORMAT_VERSION, "progress": trainer.progress.to_dict()}
-        write_json(temporary / PROGRESS, progress)
-        write_manifest(temporary, FILES)
-        if folder.exists():  # a damaged one that resuming skipped: moved aside, never deleted
-            set_aside(folder)
-        temporary.rename(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync_folder(folder.parent)
+    tensors = _tensors(trainer)
+    refuse_nonfinite(tensors, trainer.progress.epoch)
+    progress = {"format_version": FORMAT_VERSION, "progress": trainer.progress.to_dict()}
+    contents = {
+        **folder_contents(trainer.evaluated),
+        TENSORS: serialize(tensors),
+        PROGRESS: json_bytes(progress),
+    }
+    contents[MANIFEST] = manifest_bytes({name: contents[name] for name in FILES})
+    if os.path.lexists(folder):  # a damaged one that resuming skipped: moved aside, never deleted
+        set_aside(folder)
+    write_folder(folder, contents)
+
+
+def refuse_nonfinite(tensors: dict[str, Tensor], epoch: int) -> None:
+    """Raise a DivergedError where a tensor of a training holds NaN or infinity."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise DivergedError(
+                f"diverged in epoch {epoch}: {name} is not finite any more, and is not saved; "
+                f"lower training.learning_rates, or clip with training.clip_norm"
+            )
 
 
 def load_checkpoint(trainer: Trainer, folder: Path) -> None:
@@ -119,7 +133,7 @@ def _read_progress(trainer: Trainer, path: Path) -> Progress:
 
 def _read(path: Path, *keys: str) -> list[Any]:
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_bytes(path))
         return [values[key] for key in keys]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
@@ -160,12 +174,19 @@ def _restore(trainer: Trainer, groups: dict[str, dict[str, Tensor]], origin: Pat
         )
     weights = dict(trainer.network.named_parameters())
     sums = groups["sums"].get("epoch")
+    wanted = {"velocity": weights, "weights": trainer.network.state_dict()}
+    if trainer.average is not None:
+        wanted["average"] = trainer.average.state_dict()
+    # A network of other numbers than the trainer's would be trained in those without a word.
     fits = groups["velocity"].keys() == weights.keys() and all(
-        velocity.shape == weights[name].shape and velocity.dtype == weights[name].dtype
-        for name, velocity in groups["velocity"].items()
+        tensor.dtype == wanted[group][name].dtype
+        for group in wanted
+        for name, tensor in groups[group].items()
+        if name in wanted[group]
     )
+    fits = fits and all(v.shape == weights[name].shape for name, v in groups["velocity"].items())
     if not fits or sums is None or sums.shape != trainer.sums.shape:
-        raise CheckpointError(f"{origin}: velocities or sums do not fit the network")
+        raise CheckpointError(f"{origin}: weights, velocities or sums do not fit the network")
     load_weights(trainer.network, groups["weights"], origin)
     if trainer.average is not None:
         load_weights(trainer.average, groups["average"], origin)

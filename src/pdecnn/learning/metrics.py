@@ -1,8 +1,9 @@
-"""How good a network is: its scores on images, the figures of an epoch, which epoch is best."""
+"""How good a network is and what it costs: scores on images, figures of an epoch, operations."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from math import inf, isfinite, nan
 from typing import Any, NamedTuple
 
@@ -14,7 +15,8 @@ from pdecnn.data.image_set import ImageSet, StoredImages, image_batches
 from pdecnn.data.split import evaluation_batches
 from pdecnn.errors import DataError, unknown_name
 from pdecnn.learning.progress import Progress
-from pdecnn.networks.network import Network
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.network import Network, pool_features
 from pdecnn.pde.convolution import fast_layout
 
 AUTO = "auto"
@@ -280,3 +282,34 @@ def best_epoch(epochs: Sequence[dict[str, Any]], *, ties: str) -> int:
         ):
             best = place
     return best
+
+
+@cache
+def training_flops(config: NetworkConfig, size: tuple[int, ...], batch_size: int) -> int:
+    """The floating-point operations of scores and gradient of a batch, without running any.
+
+    What reversal or checkpoints compute again is left out, so that all modes compare.
+    """
+    with torch.device("meta"):
+        network = Network(replace(config, backprop="stored"))
+        images = torch.empty(batch_size, config.in_channels, *size)
+
+    def differentiate() -> None:
+        pooled = pool_features(network.forward_features(images))
+        # Not network.classifier, which turns autocast off: the meta device has none.
+        scores = functional.linear(pooled, network.classifier.weight, network.classifier.bias)
+        torch.autograd.grad(scores.sum(), list(network.parameters()))
+
+    return count_flops(differentiate)
+
+
+def count_flops(call: Callable[[], object]) -> int:
+    """The floating-point operations of the convolutions and matrix products in a call.
+
+    A multiplication and an addition each count one.
+    """
+    from torch.utils.flop_counter import FlopCounterMode  # takes long to import
+
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return int(counter.get_total_flops())

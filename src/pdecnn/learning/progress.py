@@ -56,6 +56,9 @@ def progress_from_dict(values: object) -> Progress:
     for entry in expected:
         if not _fits(entry.type, values[entry.name]):
             raise CheckpointError(f"the progress cannot have {entry.name}={values[entry.name]!r}")
+    best, epoch = values["best_accuracy"], values["best_epoch"]
+    if not (0 <= best <= 1 or (best == -1 and not epoch)) or epoch > values["epoch"]:
+        raise CheckpointError(f"the progress cannot have best_accuracy={best!r} in epoch {epoch}")
     return Progress(**values)
 
 

@@ -25,13 +25,13 @@ from pdecnn.learning.metrics import (
     evaluate_network,
     is_better,
     report_epoch,
+    training_flops,
 )
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.training_config import TrainingConfig
-from pdecnn.learning.work import training_flops
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
 from pdecnn.pde.synchronization import synchronize_batch_norms_

@@ -14,8 +14,9 @@ from pdecnn.files import (
     MANIFEST,
     json_bytes,
     manifest_bytes,
-    replace_together,
+    read_bytes,
     verify_manifest,
+    write_folder,
 )
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
@@ -25,35 +26,36 @@ from pdecnn.pde.normalization import BATCH_NORMS
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT_VERSION = 1
+# What a network can compute in; torch has more floating-point numbers, of 8 bits for one.
+_WEIGHT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def save(network: Network, folder: Path) -> None:
     """Write the folder; `Network.save_pretrained`."""
+    contents = folder_contents(network)
+    manifest = manifest_bytes({name: contents[name] for name in (WEIGHTS, CONFIG)})
+    # The config goes first and comes last but for the manifest: a save killed over an older folder
+    # must neither look verified nor mix the weights of one network with the config of another.
+    try:
+        write_folder(folder, contents | {MANIFEST: manifest}, removed_first=(MANIFEST, CONFIG))
+    except (FileExistsError, NotADirectoryError) as error:
+        raise CheckpointError(f"{folder}: is, or lies in, a file; pass a folder") from error
+
+
+def folder_contents(network: Network) -> dict[str, bytes]:
+    """The files of a network's folder, but for the manifest."""
+    check_described(network)
     config = {
         "library_name": "pdecnn",
         "format_version": FORMAT_VERSION,
         "network": network.config.to_dict(),
         "preprocessing": network.preprocessing.to_dict(),
     }
-    check_described(network)
-    contents = {WEIGHTS: serialize(network.state_dict()), CONFIG: json_bytes(config)}
-    card, manifest = _model_card(network).encode(), manifest_bytes(contents)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise CheckpointError(f"{folder}: is, or lies in, a file; pass a folder") from error
-    # The config goes first and comes last but for the manifest: a save killed over an older folder
-    # must neither look verified nor mix the weights of one network with the config of another.
-    replace_together(
-        folder,
-        {
-            WEIGHTS: contents[WEIGHTS],
-            CARD: card,
-            CONFIG: contents[CONFIG],
-            MANIFEST: manifest,
-        },
-        removed_first=(MANIFEST, CONFIG),
-    )
+    return {
+        WEIGHTS: serialize(network.state_dict()),
+        CARD: _model_card(network).encode(),
+        CONFIG: json_bytes(config),
+    }
 
 
 def load(folder: Path) -> Network:
@@ -64,7 +66,7 @@ def load(folder: Path) -> Network:
         verify_manifest(folder, (CONFIG, WEIGHTS))
     path = folder / CONFIG
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_bytes(path))
         version = values["format_version"]
         network_values, preprocessing_values = values["network"], values["preprocessing"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -111,8 +113,9 @@ def _check_shapes(network: Network, tensors: dict[str, Tensor], origin: Path) ->
                 f"{origin}: belongs to another architecture: {name} has shape {found} in the "
                 f"file but {wanted} in the network"
             )
-        if own[name].is_floating_point() != tensors[name].is_floating_point():
-            raise CheckpointError(f"{origin}: {name} has the wrong type {tensors[name].dtype}")
+        kind = tensors[name].dtype
+        if own[name].is_floating_point() != (kind in _WEIGHT_DTYPES):
+            raise CheckpointError(f"{origin}: {name} has the wrong type {kind}")
 
 
 def serialize(tensors: dict[str, Tensor]) -> bytes:
@@ -124,7 +127,7 @@ def serialize(tensors: dict[str, Tensor]) -> bytes:
 def deserialize(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file; any fault is a CheckpointError."""
     try:
-        return safetensors.load(path.read_bytes())
+        return safetensors.load(read_bytes(path))
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path}: cannot be read as safetensors ({error}); restore it from a copy"

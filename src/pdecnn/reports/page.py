@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import pdecnn
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_atomically
 from pdecnn.reports.page_config import draw_config
@@ -18,6 +17,7 @@ from pdecnn.reports.page_pde import draw_pde
 from pdecnn.reports.page_predictions import draw_predictions, draw_wrong
 from pdecnn.reports.page_runs import PageRun
 from pdecnn.reports.page_summary import draw_summary, run_heading
+from pdecnn.version import __version__
 
 SUFFIXES = (".html", ".htm")
 _ICON = "data:image/svg+xml," + (
@@ -67,7 +67,7 @@ def make_page(runs: Sequence[PageRun]) -> str:
         tag("a", "Skip to the results", href="#content", class_="skip"),
         _header(runs),
         tag("main", _sections(runs), id="content", tabindex="-1"),
-        tag("footer", tag("p", f"Made by pdecnn {pdecnn.__version__} from the run directories.")),
+        tag("footer", tag("p", f"Made by pdecnn {__version__} from the run directories.")),
         tag("script", Markup(script)),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"

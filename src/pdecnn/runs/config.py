@@ -1,20 +1,25 @@
 """Everything that defines a run: network, data, training and seed."""
 
 import json
+import re
 from dataclasses import dataclass, fields, replace
 from math import isqrt
 from typing import Any
 
+from pdecnn.checks import is_count
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.images import MAX_PIXELS
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
-from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.errors import ConfigError, quoted, unknown_name
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
 from pdecnn.runs.settings import convert
 from pdecnn.settings import Settings, documented, setting
 
+FORMAT_VERSION = 1
+"""Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
+files of before it had one have none, which counts as 0."""
 GROUPS = ("network", "data", "training")
 VALIDATION_FRACTION = 0.2
 
@@ -107,12 +112,16 @@ class RunConfig:
     """The run or `save_pretrained` folder the weights are taken from; None: drawn at random."""
 
     def __post_init__(self) -> None:
+        if not _RECIPE_NAME.fullmatch(self.recipe):
+            # It is the stem of folders: a path would lead out of where runs lie.
+            raise ConfigError(f"recipe must be a plain name, found {quoted(self.recipe, 60)}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigError(f"seed must be a whole number of at least 0, found {self.seed!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON values."""
         return {
+            "format_version": FORMAT_VERSION,
             "recipe": self.recipe,
             "seed": self.seed,
             "initial": self.initial,
@@ -126,8 +135,10 @@ class RunConfig:
         known = [*_keys(), "seed"]
         groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
         seed = self.seed
-        for key, value in without_removed(settings).items():
+        for key, value in settings.items():
             if key not in known:
+                if _is_ignored(key, value):
+                    continue
                 raise unknown_name("setting", key, known)
             if key == "seed":
                 seed = convert(value, int, key)
@@ -143,14 +154,23 @@ class RunConfig:
         )
 
 
-# Settings that are gone: ignored at the default they had, refused at any other value.
-REMOVED: dict[str, Any] = {"training.divide_to_fit": True, "training.max_rollbacks": 0}
-_REMEDIES = {
-    "training.divide_to_fit": "divide batches yourself with training.accumulation",
-    "training.max_rollbacks": "lower training.learning_rates or set training.clip_norm",
+# For files of an earlier version than the number: what it meant that a setting is not there.
+# A setting whose default is changed, or that is new, gets an entry with the next version.
+_BEFORE: dict[int, dict[str, Any]] = {
+    1: {"training.ties": "first"},
 }
-# What a run means that is older than the setting, where its default was another then.
-_BEFORE: dict[str, dict[str, Any]] = {"training": {"ties": "first"}}
+# Settings that are gone: the value at which they are ignored, and what to do about another one.
+REMOVED: dict[str, tuple[Any, str]] = {
+    "training.divide_to_fit": (
+        True,
+        "batches are not divided by themselves any more; set training.accumulation",
+    ),
+    "training.max_rollbacks": (
+        0,
+        "a training that fails does not go back by itself any more; lower training.learning_rates",
+    ),
+}
+_RECIPE_NAME = re.compile(r"\w[\w .+-]{0,99}")
 _CLASSES: dict[str, Any] = {
     "network": NetworkConfig,
     "data": DataConfig,
@@ -161,17 +181,18 @@ _CLASSES: dict[str, Any] = {
 def run_config_from_dict(values: object) -> RunConfig:
     """The config of JSON values; unknown keys are errors, and so are missing ones but settings.
 
-    A setting that is not there means what was done before there was one.
+    A setting that is not there means what it meant in the version that wrote the file.
     """
     expected = {"recipe", "seed", "initial", *GROUPS}
-    if not isinstance(values, dict) or set(values) != expected:
+    if not isinstance(values, dict) or values.keys() - {"format_version"} != expected:
         raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")
-    parts: dict[str, Any] = {}
-    for group, cls in _CLASSES.items():
-        settings = values[group]
-        if isinstance(settings, dict):
-            settings = _BEFORE.get(group, {}) | without_removed(settings, f"{group}.")
-        parts[group] = cls.from_dict(settings)
+    version = values.get("format_version", 0)
+    if not is_count(version, 0, FORMAT_VERSION):
+        raise ConfigError(
+            f"format version {quoted(version, 40)}, but this pdecnn reads up to {FORMAT_VERSION}; "
+            f"use the version of pdecnn that wrote it"
+        )
+    parts = {group: _part(group, cls, values[group], version) for group, cls in _CLASSES.items()}
     return RunConfig(
         recipe=convert(values["recipe"], str, "recipe"),
         seed=convert(values["seed"], int, "seed"),
@@ -180,16 +201,32 @@ def run_config_from_dict(values: object) -> RunConfig:
     )
 
 
-def without_removed(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The settings but those that are gone; one whose value asks for something is refused."""
-    for key, value in settings.items():
-        full = f"{prefix}{key}"
-        if full in REMOVED and value != REMOVED[full]:
-            raise ConfigError(
-                f"{full} was removed: it is ignored at its old default "
-                f"{json.dumps(REMOVED[full])}, found {value!r}; {_REMEDIES[full]}"
-            )
-    return {key: value for key, value in settings.items() if f"{prefix}{key}" not in REMOVED}
+def _part(group: str, cls: Any, settings: object, version: int) -> Any:
+    """The settings of a group as a file of that version has them."""
+    if isinstance(settings, dict):
+        kept = {k: v for k, v in settings.items() if not _is_ignored(f"{group}.{k}", v)}
+        settings = _meant_before(group, version) | kept
+    return cls.from_dict(settings)
+
+
+def _meant_before(group: str, version: int) -> dict[str, Any]:
+    """What settings of the group mean that a file of that version does not have."""
+    meant: dict[str, Any] = {}
+    for number in sorted(_BEFORE, reverse=True):  # of several changes the first one counts
+        for key, value in _BEFORE[number].items():
+            if number > version and key.startswith(f"{group}."):
+                meant[key.removeprefix(f"{group}.")] = value
+    return meant
+
+
+def _is_ignored(key: str, value: object) -> bool:
+    """Whether the setting is gone and at its old default; at another value it is refused."""
+    if key not in REMOVED:
+        return False
+    default, advice = REMOVED[key]
+    if type(value) is not type(default) or value != default:
+        raise ConfigError(f"{key}={quoted(value, 40)}: {advice}")
+    return True
 
 
 def differing_keys(first: RunConfig, second: RunConfig) -> list[str]:

@@ -321,3 +321,19 @@ def test_arrays_stored_by_columns_are_read_too(tmp_path):
     for stream in (False, True):
         found = read_arrays(save(tmp_path / f"b{stream}", "folder", columns), stream=stream)
         assert torch.equal(found.train.images[:], by_rows.train.images)
+
+
+def test_arrays_in_memory_are_read_like_those_of_a_file(tmp_path):
+    named = {"x": make(), "y": LABELS}
+    expected = read_arrays(save(tmp_path / "a", "npz", named))
+    for given in (named, {name: torch.from_numpy(array) for name, array in named.items()}):
+        found = read_arrays(given)
+        assert torch.equal(found.train.images, expected.train.images)
+        assert torch.equal(found.test.labels, expected.test.labels)
+        assert arrays.array_form(given) == arrays.array_form(tmp_path / "a.npz")
+    names = [f"class {label}" for label in range(int(LABELS.max()) + 1)]
+    assert read_arrays(named | {"class_names": names}).train.class_names == tuple(names)
+    with pytest.raises(DataError, match="the arrays given: holds x but not y"):
+        read_arrays({"x": make()})
+    with pytest.raises(DataError, match="the arrays given: only arrays in"):
+        read_arrays(named, stream=True)

@@ -91,3 +91,16 @@ def test_what_may_be_unknown_must_be_finite_or_none(name, value):
 def test_switched_blocks_must_be_a_list_of_indices(value):
     with pytest.raises(CheckpointError, match="checkpointed_blocks"):
         progress_from_dict(Progress().to_dict() | {"checkpointed_blocks": value})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"best_accuracy": 5.0}, {"best_accuracy": -0.5}, {"best_epoch": 1}, {"best_epoch": 9}],
+)
+def test_a_best_epoch_that_cannot_be_is_refused(values):
+    done = Progress(epoch=4, best_accuracy=0.5, best_epoch=3).to_dict()
+    assert progress_from_dict(done).best_epoch == 3
+    if "best_accuracy" not in values:
+        done["best_accuracy"] = -1.0
+    with pytest.raises(CheckpointError, match="cannot have best_accuracy"):
+        progress_from_dict(done | values)

@@ -123,14 +123,14 @@ def test_saving_over_an_old_folder(folder):
 @pytest.mark.parametrize("failing", [CONFIG, WEIGHTS, CARD, MANIFEST])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_promise_5_a_save_that_fails_leaves_the_old_folder(folder, monkeypatch, failing, error):
-    write = files.write_atomically
+    write = files._write_new
 
     def write_until(path, content):
         if path.name == failing:
             raise error
         write(path, content)
 
-    monkeypatch.setattr(files, "write_atomically", write_until)
+    monkeypatch.setattr(files, "_write_new", write_until)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(type(error)):
         make(step_size=0.25).save_pretrained(folder)

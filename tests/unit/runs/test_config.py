@@ -1,13 +1,16 @@
 """A run config survives JSON, and settings change exactly what they name."""
 
 import json
+from dataclasses import MISSING, fields
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pdecnn.runs.config as config_module
 from pdecnn.errors import ConfigError
-from pdecnn.runs.config import differing_keys, run_config_from_dict
+from pdecnn.runs.config import FORMAT_VERSION, REMOVED, differing_keys, run_config_from_dict
 from pdecnn.runs.recipes import list_recipes, recipe
 
 # One range of valid values for each of these keys; any choice of keys must fit together.
@@ -67,11 +70,84 @@ def test_settings_change_what_they_name_and_nothing_else(name, settings):
     assert before == recipe(name)
 
 
-def test_a_config_from_before_ties_were_settled_keeps_its_first_best_epoch():
+def test_a_missing_setting_means_what_it_meant_in_the_version_that_wrote_the_file():
     values = recipe("hamiltonian_digits").to_dict()
     assert values["training"].pop("ties") == "loss"
+    assert run_config_from_dict(values).training.ties == "loss"
+    del values["format_version"]  # as before there was one
     assert run_config_from_dict(values).training.ties == "first"
     assert "ties" not in values["training"]
+
+
+def test_of_several_changes_of_a_default_the_first_after_the_file_counts(monkeypatch):
+    monkeypatch.setattr(config_module, "FORMAT_VERSION", 3)
+    before = {1: {"training.epochs": 11}, 2: {"training.epochs": 22}, 3: {"data.padding": 0.25}}
+    monkeypatch.setattr(config_module, "_BEFORE", before)
+    values = recipe("hamiltonian_digits").to_dict()
+    del values["training"]["epochs"], values["data"]["padding"]
+    found = {}
+    for version in (0, 1, 2, 3):
+        config = run_config_from_dict(values | {"format_version": version})
+        found[version] = (config.training.epochs, config.data.padding)
+    assert found == {0: (11, 0.25), 1: (22, 0.25), 2: (100, 0.25), 3: (100, 1 / 16)}
+
+
+@pytest.mark.parametrize("version", [-1, 99, "1", None, True, 1.5, [], 10**400])
+def test_a_config_of_a_version_to_come_is_refused(version):
+    with pytest.raises(ConfigError, match="format version"):
+        run_config_from_dict(changed(format_version=version))
+
+
+def test_todays_defaults_are_those_of_the_format_version():
+    """Whoever changes a default, or adds a setting, raises FORMAT_VERSION and fills _BEFORE."""
+    defaults = {
+        group: {
+            field.name: list(field.default) if isinstance(field.default, tuple) else field.default
+            for field in fields(cls)
+            if field.default is not MISSING
+        }
+        for group, cls in config_module._CLASSES.items()
+    }
+    recorded = json.loads((Path(__file__).parent / "defaults.json").read_text())
+    assert recorded["format_version"] == FORMAT_VERSION
+    for group, values in defaults.items():
+        assert values == {k: v for k, v in recorded[group].items() if k in values}
+        removed = {f"{group}.{name}" for name in recorded[group].keys() - values.keys()}
+        assert removed <= REMOVED.keys()
+
+
+@pytest.fixture
+def removed(monkeypatch):
+    monkeypatch.setitem(REMOVED, "training.magic", (False, "there is none; set training.epochs"))
+
+
+def test_a_removed_setting_at_its_default_is_ignored(removed):
+    config = recipe("hamiltonian_digits")
+    values = config.to_dict()
+    values["training"]["magic"] = False
+    assert run_config_from_dict(values) == config
+    assert config.with_settings({"training.magic": False}) == config
+
+
+@pytest.mark.parametrize("value", [True, 0, "no", None])
+def test_a_removed_setting_at_another_value_is_refused_with_what_to_do(removed, value):
+    config = recipe("hamiltonian_digits")
+    values = config.to_dict()
+    values["training"]["magic"] = value
+    for refused in (
+        lambda: run_config_from_dict(values),
+        lambda: config.with_settings({"training.magic": value}),
+    ):
+        with pytest.raises(ConfigError, match=r"training\.magic=.*; set training\.epochs"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    "name", ["../../dir/x", "/tmp/x", "a/b", "..", "", "a\0b", "a\nb", "x" * 300]
+)
+def test_a_recipe_is_a_name_never_a_path(name):
+    with pytest.raises(ConfigError, match="plain name"):
+        run_config_from_dict(changed(recipe=name))
 
 
 @pytest.mark.parametrize("name", list_recipes())
@@ -210,5 +286,5 @@ def test_a_setting_that_is_gone_is_ignored_at_its_default_and_refused_otherwise(
         lambda: run_config_from_dict(values),
         lambda: config.with_settings({f"training.{key}": other}),
     ):
-        with pytest.raises(ConfigError, match=rf"training\.{key} was removed.*found {other}; "):
+        with pytest.raises(ConfigError, match=rf"training\.{key}={other}: .* training\."):
             refused()
