@@ -10,12 +10,12 @@ from torch import Tensor
 from pdecnn.data.augmentation import stable_seed
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DivergedError
+from pdecnn.fast.acceleration import accelerated, compile_function, compiled_modules, fast_layout
 from pdecnn.learning.metrics import compute_scores, evaluation_mode
 from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.network import Network
-from pdecnn.pde.acceleration import accelerated, compile_function, compiled_modules, has_hooks
-from pdecnn.pde.convolution import fast_layout
 from pdecnn.pde.grid import deferred_checks
+from pdecnn.pde.randomness import has_hooks
 
 _NUM_WARM_UPS = 2
 # Compiling what touches every weight by itself takes time that grows with their number.
@@ -26,7 +26,7 @@ _MOST_COMPILED_WEIGHTS = 200
 def compiled_network(network: Network, backend: str = "inductor") -> Iterator[None]:
     """Within it the network's stages run as compiled code, its blocks by fused kernels."""
     stages = [network.opening, *network.connectors, network.classifier]
-    with compiled_modules(stages, backend), accelerated(backend):
+    with compiled_modules(stages, backend), accelerated(network, backend):
         yield
 
 

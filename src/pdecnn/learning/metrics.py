@@ -14,10 +14,10 @@ from torch.nn import functional
 from pdecnn.data.image_set import ImageSet, StoredImages, image_batches
 from pdecnn.data.split import evaluation_batches
 from pdecnn.errors import DataError, unknown_name
+from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.progress import Progress
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network, pool_features
-from pdecnn.pde.convolution import fast_layout
 
 AUTO = "auto"
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages
+from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.metrics import compute_scores
 from pdecnn.learning.objective import Objective, WeightsInTime
 from pdecnn.learning.optimizer import (
@@ -24,7 +25,6 @@ from pdecnn.learning.optimizer import (
 )
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
-from pdecnn.pde.convolution import fast_layout
 from pdecnn.pde.grid import deferred_checks
 
 

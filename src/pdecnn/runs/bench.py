@@ -19,6 +19,7 @@ from torch.nn import functional
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.fast.acceleration import accelerated, fast_layout
 from pdecnn.learning.memory import free_memory, is_out_of_memory
 from pdecnn.learning.metrics import autocast
 from pdecnn.learning.trainer import Trainer
@@ -26,9 +27,7 @@ from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.registry import DYNAMICS, model_config
-from pdecnn.pde.acceleration import accelerated
 from pdecnn.pde.backprop import BACKPROP_MODES
-from pdecnn.pde.convolution import fast_layout
 from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.plain_twin import PlainNetwork, PlainStep, copy_weights_
 from pdecnn.runs.timing import Timing, time_in_turn
@@ -473,7 +472,7 @@ def activation_bytes(
     """
     images = fast_layout(network.preprocess(batch.images[:]))
     # Traced for its fused kernels, but nothing is compiled: that would take no less memory.
-    with accelerated("eager") if fused else nullcontext():
+    with accelerated(network, "eager") if fused else nullcontext():
         used = _activation_bytes_or_none(network.train(), images, batch.labels, warm_up)
     network.zero_grad()
     if used is None:
