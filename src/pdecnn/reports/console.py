@@ -15,8 +15,8 @@ from rich.progress import (
 from pdecnn.learning.metrics import EpochReport
 from pdecnn.learning.progress import Progress as TrainingProgress
 from pdecnn.learning.trainer import Trainer
-from pdecnn.runs.listener import Listener
 from pdecnn.runs.runs import Run
+from pdecnn.runs.training import Listener
 
 _REFRESH_SECONDS = 0.5
 _LARGEST_BAR, _WIDTH_BESIDE_BAR = 20, 73

@@ -7,7 +7,7 @@ from pdecnn.reports.page_confusion import no_test
 from pdecnn.reports.page_html import Markup, tag
 from pdecnn.reports.page_images import draw_sample
 from pdecnn.reports.page_runs import PageRun
-from pdecnn.runs.examination import Sample
+from pdecnn.runs.evaluation import Sample
 
 _NUM_BARS = 4
 

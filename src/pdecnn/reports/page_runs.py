@@ -14,7 +14,7 @@ from pdecnn.reports.recorded import read_metrics, read_summary
 from pdecnn.reports.results import read_seconds
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
-from pdecnn.runs.examination import Examination, examine
+from pdecnn.runs.evaluation import Examination, examine
 from pdecnn.runs.runs import (
     ENVIRONMENT,
     TIME_LIMIT,

@@ -14,10 +14,10 @@ from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.learning.metrics import AUTO
 from pdecnn.reports.recorded import entry, named, read_metrics, read_summary
 from pdecnn.runs.config import RunConfig
-from pdecnn.runs.opening import check_settings
 from pdecnn.runs.paper import Experiment, Plan
+from pdecnn.runs.queue import CONDITIONS, is_complete, read_training_evaluation
 from pdecnn.runs.runs import ENVIRONMENT, METRICS, PREDICTIONS, Run
-from pdecnn.runs.worker import CONDITIONS, is_complete, read_training_evaluation
+from pdecnn.runs.training import check_settings
 
 _UNKNOWN = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 _MOST_SECONDS = 1e10
