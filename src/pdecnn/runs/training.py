@@ -1,7 +1,7 @@
 """One run from config to summary, resumable at any point: open, prepare, restore, train, finish."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -113,6 +113,7 @@ def notes_shown_by(show: Callable[[str], None]) -> Iterator[None]:
 def train(
     config: RunConfig,
     *,
+    data: tuple[Any, Any] | Mapping[str, Any] | None = None,
     output: str | Path | None = None,
     resume: bool = False,
     device: str = "auto",
@@ -122,15 +123,20 @@ def train(
 ) -> Run:
     """Train as the config says, or go on with a run, and return its directory.
 
-    `initial` is a run or a `save_pretrained` folder to take the weights from; with `foreign` it
-    may be a file of torch.save, of which the tensors alone are read. With `resume` the newest
-    checkpoint that verifies is taken; a finished run is left as it is. What is worth a line is
-    logged (`logging.getLogger("pdecnn")`).
+    `data` takes the place of the config's: samples and labels (x, y), tensors or numpy arrays
+    with the axes of `pdecnn.data.read_arrays`, or several such parts by its names. `initial` is a
+    run or a `save_pretrained` folder to take the weights from; with `foreign` it may be a file of
+    torch.save, of which the tensors alone are read. With `resume` the newest checkpoint that
+    verifies is taken; a finished run is left as it is. What is worth a line is logged
+    (`logging.getLogger("pdecnn")`).
 
     Of several processes that torchrun started each calls this; rank 0 alone writes and speaks.
     """
     if initial is not None:
         config = replace(config, initial=str(Path(initial).absolute()))
+    arrays = dict(zip("xy", data, strict=True)) if isinstance(data, tuple) else data
+    if arrays is not None:
+        config = replace(config, data=replace(config.data, name="arrays", folder=None, channels=3))
     with StopSignals() as signals:
         where = resolve_device(device)
         with (
@@ -139,7 +145,7 @@ def train(
             deterministic_algorithms(config.training.deterministic, where),
             ExitStack() as held,
         ):
-            config = ranks.together(partial(fit_network, config))
+            config = ranks.together(partial(fit_network, config, arrays))
             folder = None if output is None else Path(output)
             opened = ranks.first(partial(_open, folder, config, where, resume, held))
             run = Run(opened["folder"], elsewhere=not ranks.is_first)
@@ -150,6 +156,7 @@ def train(
                 walk = _Walk(
                     run=run,
                     config=config,
+                    arrays=arrays,
                     device=where,
                     ranks=ranks,
                     signals=signals,
@@ -267,6 +274,7 @@ class _Walk:
 
     run: Run
     config: RunConfig
+    arrays: Mapping[str, Any] | None
     device: torch.device
     ranks: Ranks
     signals: StopSignals
@@ -308,7 +316,7 @@ class _Walk:
         self.ranks.together(partial(self.splits.check_same, fingerprint))
 
     def _read_data(self) -> Splits:
-        splits = read_splits(self.config.data, self.config.seed)
+        splits = read_splits(self.config.data, self.config.seed, self.arrays)
         warning = imbalance(splits.train.labels, splits.train.class_names)
         if warning is not None:
             log.info(warning)

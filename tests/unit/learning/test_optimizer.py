@@ -7,7 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from pdecnn import Block, SymmetricLayer
 from pdecnn.errors import ConfigError
 from pdecnn.learning import Objective, OptimizerConfig, ProjectedSGD
 from pdecnn.learning.optimizer import MovingAverage, clip_, project_
@@ -282,3 +284,17 @@ def test_a_frozen_network_part_is_left_alone():
     Objective()(network, scores, torch.arange(4)).total.backward()
     optimizer.step()
     assert torch.equal(network.opening.convolution.stencil, before)
+
+
+@pytest.mark.parametrize("box", ["stencils", "all", "none"])
+def test_any_module_that_contains_blocks_is_projected(box):
+    block = Block([SymmetricLayer(4) for _ in range(2)], "forward_euler")
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), block)
+    config = OptimizerConfig(box=box, box_bound=0.01)
+    optimizer = ProjectedSGD(module, learning_rate=1.0, config=config)
+    module(torch.randn(2, 1, 6, 6)).square().sum().backward()
+    optimizer.step()
+    stencils = {id(layer.convolution.stencil) for layer in block.layers}
+    for weight in module.parameters():
+        bounded = float(weight.detach().abs().max()) <= 0.01
+        assert bounded == (box == "all" or (box == "stencils" and id(weight) in stencils))
