@@ -1,5 +1,6 @@
 """The step and the validation of a training, captured as graphs where there is a GPU for it."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -16,6 +17,8 @@ from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.network import Network
 from pdecnn.pde.grid import deferred_checks
 from pdecnn.pde.randomness import has_hooks
+
+log = logging.getLogger(__name__)
 
 _NUM_WARM_UPS = 2
 # Compiling what touches every weight by itself takes time that grows with their number.
@@ -93,7 +96,6 @@ def capture(
     compiled: AbstractContextManager[None],
     *,
     name: str,
-    note: Callable[[str], None],
 ) -> CapturedFunction | None:
     """The function as a graph of compiled kernels; failing that of plain ones; else None.
 
@@ -111,7 +113,7 @@ def capture(
             raise
         except Exception as error:
             reason = str(error).strip().partition("\n")[0] or "no reason given"
-            note(f"the {name} {failure} ({type(error).__name__}: {reason})")
+            log.info(f"the {name} {failure} ({type(error).__name__}: {reason})")
     return None
 
 
@@ -161,10 +163,8 @@ class CapturedScores:
 class TrainingGraphs:
     """Captures a step and the scores of the validation images when first asked for them."""
 
-    def __init__(
-        self, step: TrainingStep, *, validation: ImageSet, note: Callable[[str], None]
-    ) -> None:
-        self.step, self.validation, self.note = step, validation, note
+    def __init__(self, step: TrainingStep, *, validation: ImageSet) -> None:
+        self.step, self.validation = step, validation
         self._launch: Callable[[], None] | None = None
         self._score: Callable[[Callable[[], None]], Tensor] | None = None
         self._tried_scores = False
@@ -199,12 +199,12 @@ class TrainingGraphs:
         step = self.step
         if not self._wanted:
             if step.config.capture and step.sums.is_cuda:
-                self.note("with several ranks operators run one by one: no graph is captured")
+                log.info("with several processes operators run one by one: no graph is captured")
             return None
         if has_hooks(step.network):
-            self.note("the network has hooks, which no graph would run: operators run one by one")
+            log.info("the network has hooks, which no graph would run: operators run one by one")
             return None
-        return capture(step, step.state, compiled_step(step), name="training step", note=self.note)
+        return capture(step, step.state, compiled_step(step), name="training step")
 
     def scores(self) -> Callable[[Callable[[], None]], Tensor] | None:
         """How to score the validation images by a graph; None where that is not wanted."""
@@ -225,7 +225,6 @@ class TrainingGraphs:
                     [scores.begin],
                     compiled_network(network),
                     name="validation",
-                    note=self.note,
                 )
             self._score = None if launch is None else partial(scores, launch)
         return self._score

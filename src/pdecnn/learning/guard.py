@@ -1,5 +1,6 @@
 """When a training looks at the gradients of reversible blocks, and what it does about them."""
 
+import logging
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +10,11 @@ from torch import Tensor
 
 from pdecnn.learning.metrics import autocast
 from pdecnn.learning.progress import Progress
-from pdecnn.learning.training_config import GuardConfig
+from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import DriftGuard
+
+log = logging.getLogger(__name__)
 
 NUM_PROBES = 8
 """Images of the probe batch: few, since deep networks are reversed for want of memory."""
@@ -24,15 +27,13 @@ class TrainingGuard:
     def __init__(
         self,
         network: Network,
-        config: GuardConfig,
-        precision: str,
-        note: Callable[[str], None],
+        config: TrainingConfig,
         *,
         largest_of: Callable[[list[float]], list[float]] = list,
     ) -> None:
-        self.config, self.note, self.largest_of = config, note, largest_of
+        self.config, self.largest_of = config, largest_of
         self.drift = DriftGuard(network)
-        self.autocast = partial(autocast, precision, network.classifier.weight.device)
+        self.autocast = partial(autocast, config.precision, network.classifier.weight.device)
 
     def is_due(self, progress: Progress) -> bool:
         """Whether to look now: at the start of an epoch, every so many of them."""
@@ -48,7 +49,7 @@ class TrainingGuard:
         try:
             errors = self.drift.measure(images, loss, autocast=self.autocast)
         except torch.OutOfMemoryError:
-            self.note(
+            log.info(
                 "there is not enough memory to measure the gradients of reversible blocks; they "
                 "are used as they are"
             )
@@ -62,7 +63,7 @@ class TrainingGuard:
         fresh = [index for index in wrong if index not in self.drift.switched]
         for index in fresh:
             action = "it is checkpointed from now on" if policy == "switch" else "it goes on"
-            self.note(
+            log.info(
                 f"epoch {progress.epoch + 1}: the gradient of reversible block {index} is wrong by "
                 f"a relative {errors[index]:.2g} (tolerance {tolerance:g}): {action}; {_ADVICE}"
             )

@@ -1,5 +1,6 @@
 """The training loop: batches, gradient, update, validation (Sec. 5)."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -36,6 +37,8 @@ from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
 
+log = logging.getLogger(__name__)
+
 SYNCHRONIZE_INTERVAL = 20
 """Steps on a GPU between two looks at how they went."""
 _REMEDY = (
@@ -50,11 +53,6 @@ _REASONS = {
         f"network.backprop=checkpointed; {_REMEDY}"
     ),
 }
-
-
-def ignore(text: str) -> None:
-    """The default of `Trainer`'s note: nobody listens."""
-    del text
 
 
 class Trainer:
@@ -76,7 +74,6 @@ class Trainer:
         validation: ImageSet,
         augmentation: Augmentation,
         seed: int,
-        note: Callable[[str], None] = ignore,
         ranks: Ranks = ALONE,
     ) -> None:
         for image_set in (train, validation):
@@ -88,7 +85,6 @@ class Trainer:
         self.validation = validation.to(device)
         self.augmentation = augmentation
         self.seed = seed
-        self.note = note
         self.ranks = ranks
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
@@ -123,20 +119,10 @@ class Trainer:
             num_processes=self.ranks.size,
             sum_=self.ranks.sum_ if self.ranks.size > 1 else None,
         )
-        self.guard = TrainingGuard(
-            network,
-            self.config,
-            self.config.precision,
-            self._say,
-            largest_of=self.ranks.largest_of,
-        )
+        self.guard = TrainingGuard(network, self.config, largest_of=self.ranks.largest_of)
         self._steps_left = 0
         self._stream: Iterator[Tensor] | None = None
-        self._graphs = TrainingGraphs(self._step, validation=self.validation, note=self._say)
-
-    def _say(self, text: str) -> None:
-        """Tell whoever listens by now."""
-        self.note(text)
+        self._graphs = TrainingGraphs(self._step, validation=self.validation)
 
     @property
     def sums(self) -> Tensor:
@@ -160,7 +146,7 @@ class Trainer:
             level = self._level_of(self.progress.epoch)
             if level != self.progress.level:
                 self.enter_level(level)
-                self.note(f"level {level + 1} of {self.config.num_levels}: {self._described()}")
+                log.info("level %d of %d: %s", level + 1, self.config.num_levels, self._described())
             self._train_epoch(poll, on_step)
             poll()
             yield self._finish_epoch(self._validate(poll))
@@ -232,19 +218,12 @@ class Trainer:
                 poll()
             except BaseException:
                 self.synchronize()  # a checkpoint may follow
-                self._check_weights()
                 raise
             self.step()
             batch += 1
             if batch % interval == 0 or batch == self.steps_per_epoch:
                 self.synchronize()
             on_step()
-        self._check_weights()
-
-    def _check_weights(self) -> None:
-        """Refuse weights that are no numbers: a finite gradient, too, may carry them so far."""
-        if not all(weight.isfinite().all() for weight in self.network.parameters()):
-            raise self._diverged(f"the weights are not finite; {_REMEDY}")
 
     def _look_at_reversal(self) -> None:
         """Compare gradients on the first images to come; a switch means capturing anew."""

@@ -337,7 +337,6 @@ class _Walk:
             validation=splits.validation,
             augmentation=config.data.augmentation(),
             seed=config.seed,
-            note=log.info,
             ranks=self.ranks,
         )
 

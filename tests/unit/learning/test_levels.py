@@ -99,10 +99,10 @@ def test_levels_must_end_with_the_network_and_its_images():
 
 
 @pytest.mark.parametrize("name", LEVELS)
-def test_a_training_ends_on_the_finest_level_and_counts_the_work_of_each(name):
+def test_a_training_ends_on_the_finest_level_and_counts_the_work_of_each(name, caplog):
     trainer = level_trainer(LEVELS[name])
-    notes, flops, reports, work = [], {}, [], 0
-    trainer.note = notes.append
+    flops, reports, work = {}, [], 0
+    caplog.set_level("INFO", "pdecnn")
     for report in trainer.epochs(poll=lambda: None, on_step=lambda: None):
         network = trainer.network
         size = (8 // network.preprocessing.pooling,) * 2
@@ -117,8 +117,8 @@ def test_a_training_ends_on_the_finest_level_and_counts_the_work_of_each(name):
     config = trainer.network.config
     assert (config.num_steps, config.step_size) == (4, 0.25)
     assert config.mesh_size == (0.5 if name == "rediscretized" else 1)
-    assert len(notes) == max(expected)
-    assert "8 x 8 pixels, 4 steps a block" in notes[-1]
+    assert len(caplog.messages) == max(expected)
+    assert "8 x 8 pixels, 4 steps a block" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize("step_size", [0.1, 0.3, 0.7])

@@ -14,7 +14,6 @@ from tests.unit.learning.trainings import (
     make_trainer,
     run,
     snapshot,
-    stop_at,
 )
 
 
@@ -125,19 +124,3 @@ def test_leaving_the_grid_of_exact_reversal_counts_as_not_finite(precision):
         run(trainer, on_step=lambda: steps.append(trainer.progress.nonfinite_steps))
     assert steps == [1]
     assert_same_bits(snapshot(trainer), before)
-
-
-@pytest.mark.parametrize("stops", [True, False])
-def test_weights_that_overflow_with_a_finite_gradient_end_the_training(stops):
-    """At the end of the epoch, or where it is interrupted: no checkpoint may hold them."""
-    trainer = make_trainer(make_network("parabolic"), max_nonfinite_steps=9)
-    step = trainer.step
-
-    def step_too_far():
-        step()
-        with torch.no_grad():
-            trainer.network.classifier.weight.fill_(torch.inf)
-
-    trainer.step = step_too_far
-    with pytest.raises(DivergedError, match="the weights are not finite; lower training"):
-        run(trainer, poll=stop_at(3) if stops else lambda: None)
