@@ -16,6 +16,7 @@ from pdecnn.pde.facts import HEAT, declared, is_deterministic
 from pdecnn.pde.integrators import AbstractIntegrator, Layers
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
+from pdecnn.pde.randomness import replaced_methods
 
 _PLAIN = (nn.Identity, ChannelAffine)
 
@@ -246,9 +247,8 @@ def _attached(modules: Iterable[nn.Module]) -> str | None:
     for module in modules:
         if module._forward_hooks or module._forward_pre_hooks:
             return "has a hook"
-        for name in vars(module):
-            if callable(getattr(type(module), name, None)):
-                return f"has a method of its own, {name}"
+        for name in replaced_methods(module):
+            return f"has a method of its own, {name}"
     return None
 
 
