@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.multilevel_figure import draw_courses
 from pdecnn.errors import ConfigError
 from pdecnn.files import write_all, write_json
 from pdecnn.networks.multilevel import INTERPOLATIONS
-from pdecnn.reports.figures import without_matplotlib_notices
-from pdecnn.reports.provenance import TIES, measured_on
+from pdecnn.reports import style
+from pdecnn.reports.recorded import TIES, measured_on
 
 JSON_FILE, PAGE_FILE = "multilevel.json", "multilevel.md"
 TITLES = {
@@ -51,9 +52,6 @@ def write_multilevel(dataset: str, result: dict[str, Any], folder: Path) -> list
 
 
 def _figure(dataset: str, runs: list[dict[str, Any]]) -> dict[str, bytes]:
-    with without_matplotlib_notices():
-        from pdecnn.reports import style
-    from benchmarks.multilevel_figure import draw_courses
 
     with style.journal_style():
         return style.render(figure_name(dataset), draw_courses(runs))

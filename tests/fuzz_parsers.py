@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from pdecnn.runs.listener import Listener
+from pdecnn.runs.worker import CONDITIONS, TRAINING_EVALUATION, complete_run
 from PIL import Image
 from safetensors.numpy import save
 
@@ -32,13 +34,11 @@ from pdecnn.files import MANIFEST
 from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.reports.bench import check_output
-from pdecnn.reports.results import read_result
+from pdecnn.reports.paper_results import read_result
 from pdecnn.runs import Run
-from pdecnn.runs.listener import Listener
 from pdecnn.runs.resolution import resolve_run
 from pdecnn.runs.runs import DATA, TIMING
 from pdecnn.runs.settings import parse_assignment
-from pdecnn.runs.worker import CONDITIONS, TRAINING_EVALUATION, complete_run
 from tests import published_data
 from tests.bench_results import make_own_result
 from tests.image_folders import ORIENTATION_TAG

@@ -1,5 +1,6 @@
 """The command `pdecnn`: its commands in the order of its help, and what errors become."""
 
+import logging
 import os
 import signal
 import sys
@@ -113,6 +114,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # File names may hold what the terminal's encoding does not: that ends no training.
             stream.reconfigure(errors="backslashreplace")
+    # Its first import may tell of font caches: no concern of who trains a network.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         app()
     except Exception as error:

@@ -97,9 +97,9 @@ def train(
             listener=listener,
         )
         if ranks.is_first and not is_queued:
-            from pdecnn import reports
+            from pdecnn.reports.run_figures import draw_run_figures
 
-            listener.finished(run, reports.draw_run_figures(run))
+            listener.finished(run, draw_run_figures(run))
     if as_json and ranks.is_first:
         print_json({"run": str(run.folder), **(run.summary or {})})
 

@@ -13,8 +13,7 @@ from rich.console import Console
 from pdecnn.errors import CheckpointError, ConfigError, in_one_line, system_errors_as
 from pdecnn.files import write_all, write_json
 from pdecnn.pde.backprop import BACKPROP_MODES
-from pdecnn.reports.figures import without_matplotlib_notices
-from pdecnn.reports.provenance import processor_name
+from pdecnn.reports.recorded import processor_name
 from pdecnn.reports.terminal import make_console, number_table
 from pdecnn.runs.bench import CAPTURED, FORMAT_VERSION, FUSED
 
@@ -124,8 +123,7 @@ def write_bench(result: dict[str, Any], folder: Path, tables: Tables | None = No
     merged = result | {"parts": {name: parts[name] for name in HEADINGS if name in parts}}
     contents = {PAGE_FILE: bench_page(merged, tables).encode()}
     if "depth" in parts:
-        with without_matplotlib_notices():
-            from pdecnn.reports import style
+        from pdecnn.reports import style
         from pdecnn.reports.bench_figure import draw_depth
 
         with style.journal_style():

@@ -1,14 +1,189 @@
-"""Table 1 beside the paper's numbers: as Markdown, CSV and LaTeX."""
+"""What the runs of a plan came to, and Table 1 of it beside the paper's numbers."""
 
 import csv
 import io
+import json
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from pdecnn.reports.results import MISSING, Result, Spread, results_of, spread
-from pdecnn.runs.paper import NARROW, Experiment, Plan
+from numpy.typing import NDArray
+
+from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.learning.metrics import AUTO
+from pdecnn.reports.recorded import (
+    _UNKNOWN,
+    entry,
+    named,
+    read_metrics,
+    read_predictions,
+    read_seconds,
+    read_summary,
+)
+from pdecnn.runs.config import RunConfig
+from pdecnn.runs.paper import NARROW, TITLES, Experiment, Plan
 from pdecnn.runs.published import PUBLISHED, Published
+from pdecnn.runs.queue import CONDITIONS, is_complete, read_training_evaluation
+from pdecnn.runs.runs import ENVIRONMENT, METRICS, PREDICTIONS, Run
+from pdecnn.runs.training import check_settings
+
+MISSING = "missing"
+
+
+UNFINISHED = "not finished"
+
+
+class Result(NamedTuple):
+    """A run at its end."""
+
+    folder: Path
+    config: RunConfig
+    summary: dict[str, Any]
+    training: dict[str, Any]
+    """The best weights on the training images."""
+    metrics: list[dict[str, Any]]
+    predictions: dict[str, NDArray[Any]]
+    """Of some test images; empty where a run is kept without images."""
+    environment: dict[str, Any]
+    """Where it ran."""
+    num_parallel: int | None
+    """How many runs shared the device; None: unknown."""
+    seconds: float | None
+    """How long it trained, by the clock; None: unknown."""
+
+    @property
+    def precision(self) -> str:
+        """What its layers computed in."""
+        precision = self.config.training.precision
+        if precision != AUTO:
+            return precision
+        # A run of before 'auto' was resolved in its config.
+        return "float32" if self.environment["hardware"]["gpu"] is None else "bfloat16"
+
+
+Results = dict[Experiment, list[Result]]
+"""What there is for each experiment, in the order of the seeds."""
+
+
+class Spread(NamedTuple):
+    """A mean over seeds, and the sample standard deviation where there are two or more."""
+
+    mean: float
+    deviation: float | None
+
+
+def read_runs(plan: Plan, runs: Path) -> tuple[dict[str, Result], dict[str, str]]:
+    """The results of a plan by name of the run, and why the others have none.
+
+    A run of other settings than the plan's is no result of it, however it came there.
+    """
+    results, reasons = {}, {}
+    for name, config in plan.runs.items():
+        try:
+            result = read_result(runs / name)
+            check_settings(Run(runs / name), config)
+            results[name] = result
+        except (CheckpointError, ConfigError) as error:
+            reasons[name] = " ".join(str(error).splitlines())
+    return results, reasons
+
+
+def results_of(target: str, plan: Plan, results: dict[str, Result]) -> Results:
+    """What there is for the experiments of a target."""
+    return {
+        one: [results[name] for name in plan.run_names(target, one) if name in results]
+        for one in plan.experiments[target]
+    }
+
+
+def read_result(folder: Path) -> Result:
+    """The result in a run directory; a CheckpointError says what is missing or damaged there."""
+    if not is_complete(folder):
+        raise CheckpointError(UNFINISHED)
+    run = Run(folder)
+    summary = read_summary(run)
+    if summary is None:
+        raise CheckpointError(UNFINISHED)
+    metrics = read_metrics(run, ("validation_accuracy", "learning_rate"))
+    with named(folder / METRICS):
+        if len(metrics) < summary["epochs"]:
+            raise ValueError(f"{len(metrics)} of {summary['epochs']} epochs")
+    with named(folder / ENVIRONMENT):
+        environment = json.loads((folder / ENVIRONMENT).read_bytes())
+        _check_environment(environment)
+    predictions = {}
+    if (folder / PREDICTIONS).exists():
+        predictions = read_predictions(run, len(summary["class_names"]))
+    return Result(
+        folder=folder,
+        config=run.config,
+        summary=summary,
+        training=read_training_evaluation(folder) or {},
+        metrics=metrics,
+        predictions=predictions,
+        environment=environment,
+        num_parallel=_read_num_parallel(folder / CONDITIONS),
+        seconds=read_seconds(run, summary["epochs"]),
+    )
+
+
+def spread(values: Sequence[float | None]) -> Spread | None:
+    """The mean and spread of numbers; None if there are none or one is not finite."""
+    numbers = [value for value in values if value is not None]
+    if not numbers or len(numbers) < len(values):
+        return None
+    deviation = statistics.stdev(numbers) if len(numbers) > 1 else None
+    return Spread(statistics.fmean(numbers), deviation)
+
+
+def dynamics_of(results: Results) -> list[str]:
+    """The networks of some experiments, each once, in order."""
+    return list(dict.fromkeys(one.dynamics for one in results))
+
+
+def _check_environment(environment: Any) -> None:
+    entry(environment, str | None, "hardware", "gpu")
+    entry(environment, str, "hardware", "processor")
+    entry(environment, int | None, "hardware", "cpu_cores")
+    entry(environment, str | None, "commit")
+    for name in ("pdecnn", "torch", "python"):
+        entry(environment, str | None, "versions", name)
+
+
+def _read_num_parallel(path: Path) -> int | None:
+    """What the queue wrote down; None where it did not."""
+    try:
+        return int(json.loads(path.read_bytes())["runs_at_a_time"])
+    except _UNKNOWN:
+        return None
+
+
+QUICK = "Quick version on digits, not the paper's experiment"
+
+
+def title(dataset: str, plan: Plan) -> str:
+    """The data set that is shown, and what stands in for it."""
+    return f"digits in place of {TITLES[dataset]}" if plan.quick else TITLES[dataset]
+
+
+def seeds(plan: Plan) -> str:
+    """'one seed' or '3 seeds'."""
+    return "one seed" if plan.num_seeds == 1 else f"{plan.num_seeds} seeds"
+
+
+def changed(plan: Plan) -> str:
+    """The settings that are not the recipes', if any."""
+    settings = ", ".join(f"{key} = {value}" for key, value in plan.settings.items())
+    return f"Changed in every run: {settings}" if settings else ""
+
+
+def is_augmented(plan: Plan, experiments: Iterable[Experiment]) -> bool:
+    """Whether training images are mirrored or moved at random in some of them."""
+    data = [plan.config(one).data for one in experiments]
+    return any(config.flip or config.padding > 0 for config in data)
+
 
 LABELS = {
     "parabolic": "parabolic",

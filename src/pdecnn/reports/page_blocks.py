@@ -1,17 +1,124 @@
-"""The learned PDE on the page: equations, shares of each kind of term, coefficients."""
+"""What PDE theory says of a run, on the page: verdicts, curves, the learned equations."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
+from rich.table import Table
 
 from pdecnn.diagnostics.coefficients import KINDS, OperatorCoefficients, term_kind
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.json_values import derivative_name
-from pdecnn.reports.diagnosis import diagnosis_sections
-from pdecnn.reports.page_diagnosis import rich_to_html
-from pdecnn.reports.page_html import Markup, details, scrolling, table, tag
-from pdecnn.reports.page_math import equation_to_html, equations_of
+from pdecnn.pde.layers import SymmetricLayer
+from pdecnn.reports.diagnosis import (
+    bounds_chart,
+    diagnosis_sections,
+    energy_chart,
+    growth_chart,
+    missing_notes,
+    reversal_note,
+    spectrum_chart,
+)
+from pdecnn.reports.html import (
+    Markup,
+    details,
+    equation_to_html,
+    equations_of,
+    scrolling,
+    table,
+    tag,
+)
 from pdecnn.reports.page_runs import PageRun
+from pdecnn.reports.svg import figure
+
+_VERDICT_SIGNS = {"guaranteed": "✓", "bounded": "✓", "measured": "≈", "unstable": "✗"}
+
+
+def draw_diagnosis(run: PageRun) -> Markup:
+    """A verdict with its curves for every block, then the tables."""
+    if run.diagnosis is None:
+        return tag("p", run.diagnosis_missing, class_="note")
+    blocks = run.diagnosis.blocks
+    said = [
+        f"Measured on {run.diagnosis.num_images} test images in float64, {run.weights} weights, "
+        f"as ",
+        tag("code", "pdecnn diagnose"),
+        " does.",
+    ]
+    sections = diagnosis_sections(blocks)[:-1]
+    notice = run.diagnosis.notice
+    return tag(
+        "div",
+        tag("p", said),
+        None if notice is None else tag("p", f"{notice}.", class_="warning"),
+        [_block(index, block) for index, block in enumerate(blocks)],
+        [
+            details(title, rich_to_html(found, title), tag("p", note, class_="note"))
+            for title, found, note in sections
+        ],
+    )
+
+
+def rich_to_html(found: Table, caption: str) -> Markup:
+    """A table of the terminal with the same words and numbers."""
+    header = [str(column.header) for column in found.columns]
+    num_names = sum(column.justify == "left" for column in found.columns)
+    rows = zip(*(list(map(str, column.cells)) for column in found.columns), strict=True)
+    return table(header, rows, num_names=num_names, caption=caption)
+
+
+def _block(index: int, found: BlockDiagnosis) -> Markup:
+    verdict = found.stability.verdict
+    sign = tag("span", _VERDICT_SIGNS[verdict.name], aria_hidden="true")
+    badge = tag("span", sign, f" {verdict.name}", class_=f"badge {verdict.name}")
+    size = " x ".join(map(str, found.size))
+    assumptions = [
+        tag(
+            "li",
+            tag("span", "✓" if one.holds else "✗", class_="good" if one.holds else "bad"),
+            tag("span", " holds: " if one.holds else " in the way: ", class_="unseen"),
+            f" {one.words}",
+        )
+        for one in verdict.assumptions
+    ]
+    return tag(
+        "section",
+        tag("h4", f"Block {index} ", badge),
+        tag("p", f"{found.channels} channels of {size}, {found.block.num_steps} steps."),
+        tag("p", f"{verdict.theorem[0].upper()}{verdict.theorem[1:]}: {verdict.reason}."),
+        details("Assumptions of the theorem", tag("ul", assumptions, class_="assumptions")),
+        tag("p", reversal_words(found)),
+        [tag("p", note, class_="note") for note in missing_notes(index, found)],
+        tag("div", _figures(index, found), class_="charts"),
+        class_="block",
+    )
+
+
+def reversal_words(found: BlockDiagnosis) -> str:
+    """How well the block runs backwards, in a sentence."""
+    if not found.reversibility:
+        is_heat = all(isinstance(layer, SymmetricLayer) for layer in found.block.layers)
+        why = "heat flows one way only" if is_heat else "its steps have no exact step back"
+        return f"Reversibility: it cannot be run backwards; {why}."
+    parts = []
+    for errors in found.reversibility:
+        largest = max(errors.feature_gradient, errors.weight_gradient)
+        name = str(errors.dtype).removeprefix("torch.")
+        parts.append(f"{f'{largest:.1e}' if largest else '0'} in {name}")
+    said = (
+        f"Reversibility: run backwards, the relative error of the gradient is {', '.join(parts)}."
+    )
+    return f"{said} {reversal_note([found])}".strip()
+
+
+def _figures(index: int, found: BlockDiagnosis) -> Iterable[Markup]:
+    if found.stability.steps:
+        yield figure(spectrum_chart(index, found))
+        yield figure(bounds_chart(index, found))
+    yield figure(growth_chart(index, found))
+    none = tag("p", "No conserved energy is known.", class_="note")
+    without = none if found.energy.raw is None else None
+    yield tag("div", figure(energy_chart(index, found)), without)
+
 
 _NUM_STRONGEST = 8
 _MOST_STEPS = 16
@@ -39,7 +146,7 @@ def draw_pde(run: PageRun) -> Markup:
     return tag(
         "div",
         _kinds(),
-        [_block(index, block) for index, block in enumerate(run.diagnosis.blocks)],
+        [_equations(index, block) for index, block in enumerate(run.diagnosis.blocks)],
         details(title, rich_to_html(found, title), tag("p", note, class_="note")),
     )
 
@@ -53,7 +160,7 @@ def _kinds() -> Markup:
     return tag("ul", items, class_="legend")
 
 
-def _block(index: int, found: BlockDiagnosis) -> Markup:
+def _equations(index: int, found: BlockDiagnosis) -> Markup:
     # Of a layer of one's own the operators are known, but not how F is made of them.
     lines = equations_of(found.latex[0]) if found.latex else []
     equations = [equation_to_html(line) for line in lines]
