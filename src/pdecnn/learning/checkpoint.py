@@ -27,7 +27,6 @@ from pdecnn.networks.pretrained import (
     CONFIG,
     WEIGHTS,
     deserialize,
-    folder_contents,
     load_weights,
     serialize,
 )
@@ -48,7 +47,7 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
     refuse_nonfinite(tensors, trainer.progress.epoch)
     progress = {"format_version": FORMAT_VERSION, "progress": trainer.progress.to_dict()}
     contents = {
-        **folder_contents(trainer.evaluated),
+        **trainer.evaluated.folder_contents(),
         TENSORS: serialize(tensors),
         PROGRESS: json_bytes(progress),
     }
