@@ -193,6 +193,7 @@ def test_several_trainings_of_a_process_do_not_mix():
             assert torch.equal(tensor, expected[name]), name
 
 
+@pytest.mark.slow
 def test_a_training_is_plain_again_after_compiling():
     trainer = begun_trainer("hamiltonian", "stored")
     torch._dynamo.reset()
