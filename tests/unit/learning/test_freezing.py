@@ -106,6 +106,7 @@ def test_it_goes_on_where_it_stopped(tmp_path):
 
 # Of dynamo's own making.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.slow
 def test_the_compiled_step_trains_no_frozen_weight():
     """What a graph is captured from, compiled here without a GPU."""
     freeze = ("blocks",)

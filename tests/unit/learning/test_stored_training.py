@@ -31,7 +31,7 @@ def stored_sets():
     return tuple(map(on_disk, digits()))
 
 
-@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian", "second_order"])
+@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian"])
 def test_the_same_bits_from_disk_and_memory(dynamics):
     held = make_trainer(make_network(dynamics), **SETTINGS)
     expected = run(held)
@@ -104,6 +104,7 @@ def test_an_image_that_cannot_be_read_any_more_ends_the_training():
 
 # Of dynamo's own making.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.slow
 def test_the_compiled_step_finds_its_batch():
     """What a graph is captured from, compiled here without a GPU."""
     eager = make_trainer(make_network("parabolic"), accumulation=2)
