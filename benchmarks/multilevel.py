@@ -42,16 +42,15 @@ from pdecnn.networks.level_transfer import INTERPOLATIONS
 from pdecnn.networks.multilevel import coarsen_in_space, refine_in_time
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import average_pool
-from pdecnn.reports.terminal import ConsoleListener
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.leveling import images_per_second
 from pdecnn.runs.paper import PAPER_DYNAMICS
 from pdecnn.runs.preparation import read_splits
-from pdecnn.runs.queue import run_queue
+from pdecnn.runs.queue import CONDITIONS, run_queue
 from pdecnn.runs.runs import Run
 from pdecnn.runs.settings import parse_assignment
-from pdecnn.runs.worker import CONDITIONS
+from pdecnn.runs.training import notes_shown_by
 
 DYNAMICS = "hamiltonian"
 DATASETS = ("digits", "cifar10", "rediscretized", "smooth", "published")
@@ -77,16 +76,20 @@ QUICK = {
 
 def main() -> None:
     """Train, coarsen, measure, write."""
-    arguments = parse()
-    listener = ConsoleListener()
-    queue = partial(run_queue, device=arguments.device, listener=listener)
+    with notes_shown_by(print):
+        measure(parse())
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """What the data set asks for."""
+    queue = partial(run_queue, device=arguments.device)
     timed = partial(queue, num_parallel=arguments.jobs)
     tune = partial(queue, num_parallel=arguments.tuning_jobs)
     folder = arguments.runs / arguments.dataset
     if arguments.dataset == "published":
         originals = published_networks(arguments)
         result = {"coarsened": coarsen_all(originals, arguments, folder, tune)}
-        finish(arguments, result, listener)
+        finish(arguments, result)
         return
     smooth = arguments.dataset == "smooth"
     trainings = plan_smooth(arguments, folder) if smooth else plan_trainings(arguments)
@@ -104,19 +107,17 @@ def main() -> None:
     if arguments.dataset == "digits":
         fail_if_any(timed(plan_refinements(arguments), folder / "refined"))
         result["refined"] = refine_all(arguments, folder / "refined")
-    finish(arguments, result, listener)
+    finish(arguments, result)
 
 
-def finish(
-    arguments: argparse.Namespace, result: dict[str, Any], listener: ConsoleListener
-) -> None:
+def finish(arguments: argparse.Namespace, result: dict[str, Any]) -> None:
     """Write what was found and where."""
     environment = describe_environment(resolve_device(arguments.device), 0)
     del environment["seed"], environment["command"]
     environment["load_average"] = os.getloadavg()[-1]
     result = {"environment": environment, "quick": arguments.quick, **result}
     for path in write_multilevel(arguments.dataset, result, arguments.output):
-        listener.note(f"wrote {path}")
+        print(f"wrote {path}")
 
 
 def parse() -> argparse.Namespace:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from pdecnn.data.image_set import ImageSet
+from pdecnn.fast.acceleration import accelerated
 from pdecnn.learning.memory import free_memory
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.registry import DYNAMICS
-from pdecnn.pde.acceleration import accelerated
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.runs.bench import (
     CAPTURED,
@@ -168,5 +168,5 @@ def _ratio(timing: Timing | None, stored: Timing | None) -> float | None:
 def _activation_bytes(network: Network, batch: ImageSet, *, fused: bool) -> int | None:
     """With `fused` blocks run by the kernels of a captured step, else operator by operator."""
     # Traced for its fused kernels, but nothing is compiled: that would take no less memory.
-    with accelerated("eager") if fused else nullcontext():
+    with accelerated(network, "eager") if fused else nullcontext():
         return activation_bytes(network, batch)

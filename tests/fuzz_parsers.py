@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from pdecnn.runs.listener import Listener
+from pdecnn.runs.worker import CONDITIONS, TRAINING_EVALUATION, complete_run
 from PIL import Image
 from safetensors.numpy import save
 
@@ -33,11 +35,9 @@ from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.reports.bench import check_output
 from pdecnn.reports.paper_results import read_result
 from pdecnn.runs import Run
-from pdecnn.runs.listener import Listener
 from pdecnn.runs.resolution import resolve_run
 from pdecnn.runs.runs import DATA, TIMING
 from pdecnn.runs.settings import parse_assignment
-from pdecnn.runs.worker import CONDITIONS, TRAINING_EVALUATION, complete_run
 from tests import published_data
 from tests.bench_results import make_own_result
 from tests.image_folders import ORIENTATION_TAG

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -66,15 +68,25 @@ def modification_times(folder):
     return {str(path): path.lstat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
 
 
+class _Notes(logging.Handler):
+    def __init__(self, notes):
+        super().__init__(logging.INFO)
+        self.notes = notes
+
+    def emit(self, record):
+        self.notes.append(record.getMessage())
+
+
 class Recorder(Listener):
     """Keeps what a run says, and may do something after a step or an epoch."""
 
     def __init__(self, on_step=None, on_epoch=None):
         self.notes, self.reports, self.steps = [], [], []
+        logger, handler = logging.getLogger("pdecnn"), _Notes(self.notes)
+        logger.setLevel(logging.INFO)
+        logger.addHandler(handler)
+        weakref.finalize(self, logger.removeHandler, handler)
         self.on_step, self.on_epoch = on_step, on_epoch
-
-    def note(self, text):
-        self.notes.append(text)
 
     def begin(self, folder, trainer):
         self.trainer = trainer

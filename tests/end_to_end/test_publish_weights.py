@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pdecnn.runs.worker import complete_run
 
 import pdecnn
 from pdecnn.data.cifar import CIFAR10
@@ -15,7 +16,6 @@ from pdecnn.files import write_json
 from pdecnn.networks import registry
 from pdecnn.runs import Listener
 from pdecnn.runs.resolution import resolve_run
-from pdecnn.runs.worker import complete_run
 from tests.paper_results import make_result
 from tests.runs import small_config
 from tests.unit.data import test_cifar

@@ -1,5 +1,6 @@
 """One process trains a run directory at a time; what a dead one left behind is no lock."""
 
+import errno
 import os
 import signal
 import socket
@@ -12,9 +13,10 @@ import pytest
 
 import pdecnn
 from pdecnn.errors import BusyError, CheckpointError, ConfigError
-from pdecnn.runs import folder_lock, opening
-from pdecnn.runs.folder_lock import LOCK, locked_folder
+from pdecnn.runs import runs as directories
+from pdecnn.runs import training
 from pdecnn.runs.leveling import coarsen_run
+from pdecnn.runs.runs import HOLDER, LOCK, locked_folder
 from tests.ranks import start_ranks
 from tests.runs import (
     Recorder,
@@ -53,7 +55,7 @@ def wait_for(path, process, seconds=400):
 @pytest.fixture
 def impatient(monkeypatch):
     """Refusals take no time."""
-    monkeypatch.setattr(opening, "RUN_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(training, "RUN_WAIT_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -137,15 +139,15 @@ def test_two_threads_of_one_process_are_refused_too(impatient, tmp_path):
 
 def test_of_two_that_begin_at_once_one_trains(impatient, tmp_path, monkeypatch):
     """Both find the folder free, then both want the lock."""
-    original = opening.locked_folder
+    original = training.locked_folder
 
     def late(folder, **options):
-        opening.locked_folder = original
+        training.locked_folder = original
         pdecnn.train(config, output=folder)
         return original(folder, **options)
 
     config = small_config(training__epochs=1)
-    monkeypatch.setattr(opening, "locked_folder", late)
+    monkeypatch.setattr(training, "locked_folder", late)
     with pytest.raises(Exception, match="holds a run already"):
         pdecnn.train(config, output=tmp_path / "run")
     assert pdecnn.runs.Run(tmp_path / "run").is_finished
@@ -186,33 +188,13 @@ def test_who_waits_for_a_folder_that_is_taken_back_makes_it_anew(tmp_path):
         thread = threading.Thread(target=wait)
         thread.start()
         assert waiting.wait(100)
+        (folder / HOLDER).unlink()
         (folder / LOCK).unlink()
         folder.rmdir()
         assert entered.wait(100)
     go_on.set()
     thread.join(100)
     assert left == [True]
-
-
-def test_a_lock_that_was_removed_while_it_was_opened_does_not_count(tmp_path, monkeypatch):
-    """Between opening the file and locking it its holder has ended, and another has begun."""
-    original = folder_lock.fcntl.flock
-    calls = []
-
-    def flock(descriptor, operation):
-        calls.append(descriptor)
-        if len(calls) == 1:
-            (tmp_path / LOCK).unlink()
-            (tmp_path / LOCK).touch()
-        return original(descriptor, operation)
-
-    monkeypatch.setattr(folder_lock.fcntl, "flock", flock)
-    with (
-        locked_folder(tmp_path, wait_seconds=100) as descriptor,
-        (tmp_path / LOCK).open() as stream,
-    ):
-        assert os.fstat(descriptor).st_ino == os.fstat(stream.fileno()).st_ino
-    assert len(calls) > 1
 
 
 def test_a_lock_is_no_way_out_of_the_folder(tmp_path):
@@ -230,10 +212,10 @@ def test_a_lock_is_no_way_out_of_the_folder(tmp_path):
 
 
 def test_a_disk_without_locks_is_told(tmp_path, monkeypatch):
-    def flock(descriptor, operation):
-        raise OSError(37, "No locks available")
+    def acquire(lock, **options):
+        raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(folder_lock.fcntl, "flock", flock)
+    monkeypatch.setattr(directories.FileLock, "acquire", acquire)
     with pytest.raises(Exception, match=r"cannot be locked \(No locks available\)"):
         pdecnn.train(small_config(), output=tmp_path / "run")
 

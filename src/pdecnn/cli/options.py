@@ -3,13 +3,17 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pdecnn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pdecnn.runs.training import Listener
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 DataOption = Annotated[
@@ -49,6 +53,26 @@ def say_to_terminal(*, quiet: bool) -> Callable[[str], None]:
             print(text, file=sys.stderr, flush=True)
 
     return say
+
+
+@contextmanager
+def shown_training(
+    *, quiet: bool, to_stderr: bool, notes_alone: bool = False
+) -> Iterator["Listener"]:
+    """Who shows a training, and within it the notes of pdecnn; of several ranks the first does."""
+    from pdecnn.runs.training import Listener, notes_shown_by
+
+    if quiet or process_rank():
+        yield Listener()
+    elif notes_alone:
+        with notes_shown_by(lambda text: print(text, flush=True)):
+            yield Listener()
+    else:
+        from pdecnn.reports.terminal import ConsoleListener
+
+        listener = ConsoleListener(to_stderr=to_stderr)
+        with notes_shown_by(listener.note):
+            yield listener
 
 
 def print_json(value: Any, indent: int | None = None) -> None:

@@ -1,5 +1,6 @@
 """The paper's experiments, and speed."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +15,12 @@ from pdecnn.cli.options import (
     SetOption,
     parse_assignments,
     print_json,
+    shown_training,
     split_names,
 )
 
 FAILED_RUNS = 1
+log = logging.getLogger(__name__)
 
 
 def reproduce(
@@ -65,8 +68,6 @@ def reproduce(
     """Rebuild the paper's tables and figures from the data."""
     del debug
     from pdecnn.reports.paper import draw_paper
-    from pdecnn.reports.terminal import ConsoleListener
-    from pdecnn.runs import Listener
     from pdecnn.runs.paper import make_plan
     from pdecnn.runs.queue import run_queue
 
@@ -80,14 +81,12 @@ def reproduce(
         settings=parse_assignments(settings),
     )
     output = output or Path("reproduction-quick" if quick else "reproduction")
-    listener = Listener() if quiet else ConsoleListener(to_stderr=as_json)
-    for note in plan.notes:
-        listener.note(note)
-    failures = run_queue(
-        plan.runs, output / "runs", device=device, num_parallel=jobs, listener=listener
-    )
-    files, failures = draw_paper(plan, output, failures)
-    listener.note(f"in {output}: {', '.join(path.name for path in files)}")
+    with shown_training(quiet=quiet, to_stderr=as_json):
+        for note in plan.notes:
+            log.info(note)
+        failures = run_queue(plan.runs, output / "runs", device=device, num_parallel=jobs)
+        files, failures = draw_paper(plan, output, failures)
+        log.info("in %s: %s", output, ", ".join(path.name for path in files))
     if as_json:
         print_json({"files": [str(path) for path in files], "failures": failures})
     for name, failure in failures.items():

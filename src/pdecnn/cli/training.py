@@ -1,6 +1,7 @@
 """Train a network, measure it, use it."""
 
 import csv
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from pdecnn.cli.options import (
     WeightsOption,
     print_json,
     process_rank,
+    shown_training,
     split_names,
     warn,
 )
@@ -63,11 +65,16 @@ def train(
     del debug
     from pdecnn import runs
     from pdecnn.learning.distributed import joined_ranks
-    from pdecnn.reports.terminal import ConsoleListener
     from pdecnn.runs.environment import resolve_device
+    from pdecnn.runs.queue import QUEUED, end_with_input
 
-    listener = runs.Listener() if quiet else ConsoleListener(to_stderr=as_json)
-    with joined_ranks(resolve_device(device)) as ranks:
+    is_queued = QUEUED in os.environ
+    if is_queued:
+        end_with_input()
+    with (
+        shown_training(quiet=quiet, to_stderr=as_json, notes_alone=is_queued) as listener,
+        joined_ranks(resolve_device(device)) as ranks,
+    ):
         config, folder = ranks.together(
             lambda: runs.resolve_run(
                 recipe,
@@ -89,14 +96,11 @@ def train(
             foreign=foreign,
             listener=listener,
         )
-    if not ranks.is_first:
-        return
-    # Not before: training need not wait for matplotlib.
-    from pdecnn.reports.run_figures import draw_run_figures
+        if ranks.is_first and not is_queued:
+            from pdecnn.reports.run_figures import draw_run_figures
 
-    figures = draw_run_figures(run)
-    listener.finished(run, figures)
-    if as_json:
+            listener.finished(run, draw_run_figures(run))
+    if as_json and ranks.is_first:
         print_json({"run": str(run.folder), **(run.summary or {})})
 
 

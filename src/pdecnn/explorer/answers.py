@@ -126,7 +126,7 @@ class Explorer:
             "components": [
                 {"name": name, **picture(part[0], -scale, scale)}
                 for name, part, scale in zip(
-                    component_names(chosen), states[step], scales, strict=True
+                    component_names(chosen, states[step]), states[step], scales, strict=True
                 )
             ],
         }

@@ -15,13 +15,8 @@ from pdecnn.diagnostics.energy import energy_curves
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import relative_error
 from pdecnn.pde.block import Block
-from pdecnn.pde.integrators import (
-    AbstractReversibleIntegrator,
-    ForwardEuler,
-    Leapfrog,
-    State,
-    Verlet,
-)
+from pdecnn.pde.facts import declared
+from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import SymmetricLayer
 
 LEVELS = 254
@@ -74,13 +69,12 @@ def blocks_of(network: Network) -> list[Block]:
     return [block for block in network.blocks if isinstance(block, Block)]
 
 
-def component_names(block: Block) -> tuple[str, ...]:
+def component_names(block: Block, state: State) -> tuple[str, ...]:
     """What the parts of a block's state are."""
-    if isinstance(block.integrator, Verlet):
-        return "features Y, first half", "features Z, second half"
-    if isinstance(block.integrator, Leapfrog):
-        return "features Y", "velocity v of the features"
-    return ("features Y",)
+    components = block.integrator.components
+    if len(components) != len(state):
+        return tuple(f"part {place + 1} of the state" for place in range(len(state)))
+    return tuple(part.name for part in components)
 
 
 def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
@@ -100,7 +94,7 @@ def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
 
 
 def _energy_note(block: Block, known: bool, printed: bool) -> str:
-    if known and block.integrator.reversible:
+    if known and declared(type(block.integrator), "conserves_energy"):
         return "With weights constant in time a wave keeps its energy, up to small swings."
     if known:
         return "With weights constant in time and small steps heat never raises its energy."
@@ -158,7 +152,7 @@ def run_backwards(block: Block, inputs: Tensor, final: State) -> Reversal:
     Where steps cannot be undone they are taken with -dt instead, to see how far that misses.
     """
     expected = inputs if block.grid is None else block.grid.round(inputs)
-    if isinstance(block.integrator, AbstractReversibleIntegrator):
+    if block.integrator.reversible:
         recovered = block.reverse(final)
         return Reversal(expected, recovered, relative_error([recovered], [expected]), None)
     state = final
@@ -169,7 +163,7 @@ def run_backwards(block: Block, inputs: Tensor, final: State) -> Reversal:
 
 
 def _why_not(block: Block) -> str:
-    method = "forward Euler" if isinstance(block.integrator, ForwardEuler) else "Runge-Kutta"
+    method = block.integrator.title
     if all(isinstance(layer, SymmetricLayer) for layer in block.layers):
         cause = (
             "It is a heat equation: what its stencils respond to is damped, and going back would "

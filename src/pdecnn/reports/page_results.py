@@ -13,7 +13,7 @@ from pdecnn.reports.charts import Chart, convergence_charts, distinct, rates_in_
 from pdecnn.reports.html import Markup, details, draw_sample, join, scrolling, table, tag
 from pdecnn.reports.page_runs import PageRun
 from pdecnn.reports.svg import draw_chart, legend
-from pdecnn.runs.examination import Sample
+from pdecnn.runs.evaluation import Sample
 
 _COLUMNS = (
     ("epoch", "epoch", "{}"),

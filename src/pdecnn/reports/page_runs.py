@@ -13,7 +13,7 @@ from pdecnn.learning.selection import best_epoch
 from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
-from pdecnn.runs.examination import Examination, examine
+from pdecnn.runs.evaluation import Examination, examine
 from pdecnn.runs.runs import (
     ENVIRONMENT,
     TIME_LIMIT,

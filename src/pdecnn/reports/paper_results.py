@@ -23,11 +23,11 @@ from pdecnn.reports.recorded import (
     read_summary,
 )
 from pdecnn.runs.config import RunConfig
-from pdecnn.runs.opening import check_settings
 from pdecnn.runs.paper import NARROW, TITLES, Experiment, Plan
 from pdecnn.runs.published import PUBLISHED, Published
+from pdecnn.runs.queue import CONDITIONS, is_complete, read_training_evaluation
 from pdecnn.runs.runs import ENVIRONMENT, METRICS, PREDICTIONS, Run
-from pdecnn.runs.worker import CONDITIONS, is_complete, read_training_evaluation
+from pdecnn.runs.training import check_settings
 
 MISSING = "missing"
 

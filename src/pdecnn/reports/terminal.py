@@ -23,9 +23,9 @@ from pdecnn.learning.epoch_report import EpochReport
 from pdecnn.learning.progress import Progress as TrainingProgress
 from pdecnn.learning.trainer import Trainer
 from pdecnn.runs.diagnosis import AttackReport
-from pdecnn.runs.listener import Listener
 from pdecnn.runs.recipes import list_recipes, recipe
 from pdecnn.runs.runs import Run
+from pdecnn.runs.training import Listener
 
 
 def make_console() -> Console:

@@ -18,6 +18,7 @@ from torch.nn import functional
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.memory import free_memory, is_out_of_memory
 from pdecnn.learning.precision import autocast
 from pdecnn.learning.trainer import Trainer
@@ -26,7 +27,6 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.registry import DYNAMICS, model_config
 from pdecnn.pde.backprop import BACKPROP_MODES
-from pdecnn.pde.convolution import fast_layout
 from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.plain_twin import PlainNetwork, PlainStep, copy_weights_
 from pdecnn.runs.timing import Timing, time_in_turn

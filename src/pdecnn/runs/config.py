@@ -165,14 +165,8 @@ _BEFORE: dict[int, dict[str, Any]] = {
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.
 REMOVED: dict[str, tuple[Any, str]] = {
-    "training.divide_to_fit": (
-        True,
-        "batches are not divided by themselves any more; set training.accumulation",
-    ),
-    "training.max_rollbacks": (
-        0,
-        "a training that fails does not go back by itself any more; lower training.learning_rates",
-    ),
+    "training.divide_to_fit": (True, "divide batches yourself with training.accumulation"),
+    "training.max_rollbacks": (0, "lower training.learning_rates or set training.clip_norm"),
 }
 _RECIPE_NAME = re.compile(r"\w[\w .+-]{0,99}")
 _CLASSES: dict[str, Any] = {
@@ -238,7 +232,10 @@ def _is_ignored(key: str, value: object) -> bool:
         return False
     default, advice = REMOVED[key]
     if type(value) is not type(default) or value != default:
-        raise ConfigError(f"{key}={quoted(value, 40)}: {advice}")
+        raise ConfigError(
+            f"{key} was removed: it is ignored at its old default {json.dumps(default)}, found "
+            f"{quoted(value, 40)}; {advice}"
+        )
     return True
 
 

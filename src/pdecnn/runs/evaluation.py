@@ -1,26 +1,86 @@
-"""A finished run on data: accuracy and loss, or predictions for single images."""
+"""A trained run and its weights: on data, on single images, and to begin another run with."""
 
+import hashlib
+import logging
+import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from pdecnn.data.image_file import read_image
 from pdecnn.data.image_set import ImageSet
-from pdecnn.errors import ConfigError, DivergedError
+from pdecnn.data.random_numbers import cpu_generator
+from pdecnn.errors import CheckpointError, ConfigError, DivergedError
 from pdecnn.learning.distributed import joined_ranks
-from pdecnn.learning.metrics import check_fit, class_scores, evaluate_network
+from pdecnn.learning.metrics import Evaluation, check_fit, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.finiteness import refuse_nonfinite
+from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
+from pdecnn.networks.pretrained import WEIGHTS as MODEL
+from pdecnn.networks.registry import take_weights
 from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.preparation import read_splits
 from pdecnn.runs.runs import Run, as_run
-from pdecnn.runs.weights import load
 
+log = logging.getLogger(__name__)
 SPLITS = ("test", "validation", "train")
+SHOWN_IMAGES = "shown images"
+"""What draws the test images that people see: the same ones for every run on a data set."""
+
+
+def load(path: str | Path, weights: str = "best") -> Network:
+    """The trained network of a run directory or `save_pretrained` folder, in evaluation mode."""
+    return _read(Path(path), weights).eval()
+
+
+def _read(path: Path, weights: str = "best") -> Network:
+    if os.path.isfile(path / MODEL):
+        return Network.from_pretrained(path)
+    return read_weights(Run(path), weights)
+
+
+def read_weights(run: Run, which: str = "best") -> Network:
+    """The network of a run with its best or last weights, which it may be training meanwhile."""
+    while True:
+        folder = run.weights(which)
+        try:
+            network = Network.from_pretrained(folder)
+        except CheckpointError:
+            if run.weights(which) == folder:
+                raise
+            continue  # the run has gone on, and dropped what was being read
+        for name, weight in network.named_parameters():
+            if weight.dtype != torch.float32:
+                raise CheckpointError(
+                    f"{folder}: {name} is {weight.dtype}, and a run has float32; restore it from a "
+                    f"copy"
+                )
+        return network
+
+
+def take_initial(network: Network, initial: str | None, *, foreign: bool) -> None:
+    """Take the weights a run begins with, unless they are drawn at random."""
+    if initial is None:
+        return
+    if os.path.isfile(initial):
+        if not foreign:
+            raise CheckpointError(
+                f"{initial}: is a file; pass a run, a save_pretrained folder, or --foreign to take "
+                f"the tensors, and nothing else, of a file of torch.save"
+            )
+        take_foreign_weights(network, Path(initial))
+        refuse_nonfinite(network, Path(initial))
+        return
+    fresh = network.classifier.weight.detach().clone()
+    take_weights(network, _read(Path(initial)), Path(initial))
+    refuse_nonfinite(network, Path(initial))
+    if torch.equal(network.classifier.weight, fresh):
+        log.info("other classes than in %s: the classifier starts anew", initial)
 
 
 def evaluate(
@@ -68,7 +128,7 @@ def read_run(
     config = run.config
     if data is not None:
         config = replace(config, data=replace(config.data, folder=str(data)))
-    network = Network.from_pretrained(run.weights(weights))
+    network = read_weights(run, weights)
     if finite:
         refuse_nonfinite(network, run.weights(weights))
     images: ImageSet = getattr(read_splits(config.data, config.seed), split)
@@ -119,3 +179,75 @@ def predict(
             }
         )
     return results
+
+
+class Sample(NamedTuple):
+    """Some test images and what the network says of them."""
+
+    places: list[int]
+    """Where they stand in the test set, from 0."""
+    images: Tensor
+    """As the data has them, (n, channels, *spatial)."""
+    labels: Tensor
+    probabilities: Tensor
+    """(n, classes)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examination:
+    """The network of a run on all test images, and some of them to look at."""
+
+    evaluation: Evaluation
+    class_names: tuple[str, ...]
+    shown: Sample
+    """At random, the same for every run on a data set."""
+    wrong: Sample
+    """Those it is most certain of and wrong about."""
+    num_wrong: int
+    test_set: str
+    """Equal for runs with the same test labels and classes, whose accuracies can be compared."""
+
+
+def examine(
+    run: str | Path | Run,
+    *,
+    data: str | Path | None = None,
+    weights: str = "best",
+    device: str = "auto",
+    num_images: int = 12,
+) -> Examination:
+    """Score all test images and keep up to `num_images` at random and as many wrong ones."""
+    where = resolve_device(device)
+    network, test, training = read_run(as_run(run), data, weights=weights)
+    scores = class_scores(
+        network.to(where),
+        test.images,
+        batch_size=training.evaluation_batch_size,
+        precision=training.precision,
+    )
+    evaluation = evaluate_network(network, test, score=lambda poll: scores)
+    probabilities = scores.double().softmax(1).cpu()
+    predicted, labels = scores.argmax(1).cpu(), test.labels.cpu()
+    wrong = (predicted != labels).nonzero()[:, 0]
+    certainty = probabilities[wrong, predicted[wrong]].nan_to_num()
+    wrong = wrong[torch.argsort(certainty, descending=True, stable=True)]
+    shown = torch.randperm(len(test), generator=cpu_generator(SHOWN_IMAGES))
+    return Examination(
+        evaluation=evaluation,
+        class_names=test.class_names,
+        shown=_sample(test, probabilities, shown[:num_images]),
+        wrong=_sample(test, probabilities, wrong[:num_images]),
+        num_wrong=len(wrong),
+        test_set=_digest(labels, test.class_names),
+    )
+
+
+def _sample(test: ImageSet, probabilities: Tensor, places: Tensor) -> Sample:
+    images, labels = test.images[places].cpu(), test.labels.cpu()[places]
+    return Sample(places.tolist(), images, labels, probabilities[places])
+
+
+def _digest(labels: Tensor, class_names: Sequence[str]) -> str:
+    digest = hashlib.sha256(repr(tuple(class_names)).encode())
+    digest.update(labels.numpy().tobytes())
+    return digest.hexdigest()

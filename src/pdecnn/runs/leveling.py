@@ -22,11 +22,10 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.environment import cpu_threads, describe_environment, resolve_device
-from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.folder_lock import RUN_WAIT_SECONDS, locked_folder
-from pdecnn.runs.opening import usable
+from pdecnn.runs.evaluation import read_run, read_weights
 from pdecnn.runs.runs import (
     INITIAL,
+    RUN_WAIT_SECONDS,
     RUNS,
     WEIGHTS,
     Run,
@@ -34,8 +33,10 @@ from pdecnn.runs.runs import (
     check_free,
     choose_folder,
     create_run,
+    locked_folder,
 )
 from pdecnn.runs.timing import time_in_turn
+from pdecnn.runs.training import usable
 
 _NUM_TIMED, _NUM_REPEATS = 2000, 5
 
@@ -139,7 +140,7 @@ def images_per_second(
 def _open(run: str | Path | Run, weights: str, space: int, time: int) -> tuple[Run, Network]:
     """A run and its network, of which something is to change."""
     source = as_run(run)
-    network = Network.from_pretrained(source.weights(weights))
+    network = read_weights(source, weights)
     refuse_nonfinite(network, source.weights(weights))
     if space == 1 and time == 1:
         raise ConfigError("nothing would change; pass --space or --time with a factor of 2 or more")

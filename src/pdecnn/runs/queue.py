@@ -1,33 +1,43 @@
-"""Many runs, several at a time, each in a process of its own; resumable at any point."""
+"""Many runs, several at a time, each a process `pdecnn train --resume`; resumable at any point."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack, suppress
+import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from time import monotonic, sleep
-from typing import IO
+from typing import IO, Any
 
-from pdecnn.errors import CheckpointError, ConfigError, system_errors_as
+import torch
+
+from pdecnn.errors import CheckpointError, ConfigError, DataError, in_one_line, system_errors_as
+from pdecnn.files import read_bytes, write_json
 from pdecnn.runs.config import DataConfig, RunConfig
-from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.folder_lock import QUEUE_WAIT_SECONDS, locked_folder
-from pdecnn.runs.listener import Listener
-from pdecnn.runs.opening import check_settings
-from pdecnn.runs.preparation import read_splits
-from pdecnn.runs.runs import Run, is_run
-from pdecnn.runs.saving import check_data
+from pdecnn.runs.environment import cpu_threads, resolve_device
+from pdecnn.runs.evaluation import evaluate
+from pdecnn.runs.preparation import fit_network, read_splits
+from pdecnn.runs.runs import DATA, Run, is_run, locked_folder
 from pdecnn.runs.signals import Interrupted, StopSignals
-from pdecnn.runs.worker import RunListener, complete_run, explain, is_complete
+from pdecnn.runs.training import begin_run, check_data, check_settings
 
+log = logging.getLogger(__name__)
 NUM_PARALLEL = {"cuda": 3}
 """Runs at a time by device, where more than one are faster than one after the other."""
-_POLL_SECONDS = 0.1
+TRAINING_EVALUATION = "training_evaluation.json"
+CONDITIONS = "conditions.json"
+"""How many runs shared the device, on which its times depend."""
+QUEUED = "PDECNN_QUEUED"
+"""In the environment of a run of a queue: it speaks in notes alone, and ends with its input."""
+QUEUE_WAIT_SECONDS = 30.0
+"""How long a queue waits for another one that is just ending."""
+_POLL_SECONDS = 0.05
 _MOST_BYTES_READ = 2**16
 
 
@@ -37,14 +47,12 @@ def run_queue(
     *,
     device: str = "auto",
     num_parallel: int | None = None,
-    listener: Listener | None = None,
 ) -> dict[str, str]:
     """Bring each run to its end in `folder/name` and return what went wrong, by name.
 
     Finished runs are skipped, interrupted ones go on where they stopped. On a signal every run
-    writes a checkpoint before Interrupted is raised.
+    writes a checkpoint before Interrupted is raised; if this process is killed they do so too.
     """
-    listener = Listener() if listener is None else listener
     where = resolve_device(device)
     if num_parallel is None:
         num_parallel = NUM_PARALLEL.get(where.type, 1)
@@ -52,30 +60,26 @@ def run_queue(
         raise ConfigError(f"at least 1 run at a time is needed, found {num_parallel}")
 
     def on_wait() -> None:
-        listener.note(f"waiting for the runs that are still at work in {folder}")
+        log.info("waiting for the runs that are still at work in %s", folder)
 
     with ExitStack() as held:
         with system_errors_as(ConfigError, f"{folder}: cannot be used"):
-            lock = held.enter_context(
+            held.enter_context(
                 locked_folder(folder, wait_seconds=QUEUE_WAIT_SECONDS, on_wait=on_wait)
             )
         waiting, damaged = _unfinished(runs, folder)
         finished = len(runs) - len(waiting) - len(damaged)
-        listener.note(
+        log.info(
             f"{len(runs)} run{'s' * (len(runs) > 1)} in {folder}: {finished} finished before, "
             f"{len(waiting)} to go, {num_parallel} at a time on {where}"
         )
-        tally = _Tally(folder, len(waiting), listener, damaged)
+        queue = _Queue(folder, where, num_parallel, waiting, failures=damaged)
         try:
-            # A run that breaks the CUDA context would take those after it along.
-            if num_parallel == 1 and where.type == "cpu":
-                _run_here(waiting, folder, tally)
-            else:
-                _run_apart(waiting, folder, str(where), num_parallel, lock, tally)
+            queue.work()
         except Interrupted:
-            listener.note("interrupted; run the same command again to go on")
+            log.info("interrupted; run the same command again to go on")
             raise
-    return tally.failures
+    return queue.failures
 
 
 def _unfinished(
@@ -96,7 +100,7 @@ def _unfinished(
             if not is_complete(folder / name):
                 waiting[name] = config
         except CheckpointError as error:
-            damaged[name] = explain(error)
+            damaged[name] = str(error)
     return waiting, damaged
 
 
@@ -104,32 +108,97 @@ def _fingerprint(data: DataConfig, seed: int) -> str:
     return read_splits(data, seed).fingerprint()
 
 
+def is_complete(folder: Path) -> bool:
+    """Whether a run of a queue has nothing left to do."""
+    return (
+        is_run(folder) and Run(folder).is_finished and read_training_evaluation(folder) is not None
+    )
+
+
+def read_training_evaluation(folder: Path) -> dict[str, Any] | None:
+    """The figures on the training images; None where they are to be measured again."""
+    try:
+        values = json.loads(read_bytes(folder / TRAINING_EVALUATION))
+    except (OSError, ValueError, RecursionError):
+        return None
+    accuracy = values.get("accuracy") if isinstance(values, dict) else None
+    if not isinstance(accuracy, int | float) or isinstance(accuracy, bool):
+        return None
+    return values if 0 <= accuracy <= 1 else None  # a NaN is in no interval
+
+
 @dataclass(slots=True)
-class _Tally:
-    """What is done, said line by line."""
+class _Queue:
+    """Runs that wait and runs at work, each in its process; what is done is said line by line."""
 
     folder: Path
-    total: int
-    listener: Listener
+    device: torch.device
+    num_parallel: int
+    runs: dict[str, RunConfig]
     failures: dict[str, str]
+    working: "dict[str, _Worker]" = field(default_factory=dict)
     begin: float = field(default_factory=monotonic)
     done: int = 0
 
-    def add(self, name: str, failure: str | None) -> None:
+    def work(self) -> None:
+        """Bring all runs to their ends."""
+        waiting = list(self.runs)
+        with StopSignals() as signals:
+            signals.deferred = True
+            try:
+                while waiting or self.working:
+                    while waiting and len(self.working) < self.num_parallel:
+                        self._begin(waiting.pop(0))
+                    sleep(_POLL_SECONDS if self.working else 0)
+                    signals.poll()
+                    for name in list(self.working):
+                        self._look_after(name)
+            finally:
+                for worker in self.working.values():
+                    worker.stop()
+                for worker in self.working.values():
+                    worker.process.wait()
+                    worker.close()
+
+    def _begin(self, name: str) -> None:
+        folder, config = self.folder / name, self.runs[name]
+        try:
+            if is_run(folder) and Run(folder).is_finished:
+                self._end(name, _measure(folder, config, self.device))
+            else:
+                self.working[name] = _start(folder, config, self.device, self.num_parallel)
+        except (CheckpointError, ConfigError, DataError) as error:
+            self._end(name, str(error))
+
+    def _look_after(self, name: str) -> None:
+        """Pass on what a run says; if its process has ended, see to the rest."""
+        folder, worker = self.folder / name, self.working[name]
+        ended = worker.process.poll() is not None
+        for text in worker.new_notes():
+            log.info(f"{name}: {text}")
+        if not ended:
+            return
+        del self.working[name]
+        worker.stop()
+        failure = worker.failure()
+        worker.close()
+        if failure is None:
+            failure = _measure(folder, self.runs[name], self.device)
+        elif not (folder / DATA).exists():  # it never began
+            (folder / CONDITIONS).unlink(missing_ok=True)
+            Run(folder, elsewhere=True).discard([folder])
+        self._end(name, failure)
+
+    def _end(self, name: str, failure: str | None) -> None:
         """A run is over, well or not."""
         self.done += 1
         if failure is not None:
             self.failures[name] = failure
-            said = f"failed: {failure}"
-        else:
-            said = _test_accuracy(self.folder / name)
-        remaining = (monotonic() - self.begin) / self.done * (self.total - self.done)
-        left = f"about {_duration(remaining)} left" if self.done < self.total else "all done"
-        self.listener.note(f"{self.done:3d} of {self.total}  {name}: {said}; {left}")
-
-    def note(self, name: str, text: str) -> None:
-        """A run has something to say."""
-        self.listener.note(f"{name}: {text}")
+        outcome = _test_accuracy(self.folder / name) if failure is None else f"failed: {failure}"
+        total = len(self.runs)
+        remaining = (monotonic() - self.begin) / self.done * (total - self.done)
+        left = f"about {_duration(remaining)} left" if self.done < total else "all done"
+        log.info(f"{self.done:3d} of {total}  {name}: {outcome}; {left}")
 
 
 def _test_accuracy(folder: Path) -> str:
@@ -146,20 +215,10 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def _run_here(runs: dict[str, RunConfig], folder: Path, tally: _Tally) -> None:
-    for name, config in runs.items():
-        try:
-            complete_run(folder / name, config, "cpu", RunListener(partial(tally.note, name), 1))
-        except Interrupted:
-            raise
-        except Exception as error:
-            tally.add(name, explain(error))
-        else:
-            tally.add(name, None)
-
-
 @dataclass(slots=True)
 class _Worker:
+    """A process that trains one run."""
+
     process: subprocess.Popen[bytes]
     errors: IO[bytes]
     notes: IO[bytes]
@@ -172,8 +231,8 @@ class _Worker:
 
     def new_notes(self) -> list[str]:
         """What it has said since the last time, in whole lines."""
-        # Not read(), which would move the place at which the process writes.
-        text = os.pread(self.notes.fileno(), _MOST_BYTES_READ, self.num_read)
+        self.notes.seek(self.num_read)
+        text = self.notes.read(_MOST_BYTES_READ)
         text = text[: text.rfind(b"\n") + 1]
         self.num_read += len(text)
         return text.decode(errors="replace").splitlines()
@@ -192,67 +251,58 @@ class _Worker:
             return None
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
-        return lines[-1] if lines else f"ended with exit code {code}"
+        return lines[-1].removeprefix("pdecnn: ") if lines else f"ended with exit code {code}"
 
 
-def _run_apart(
-    runs: dict[str, RunConfig],
-    folder: Path,
-    device: str,
-    num_parallel: int,
-    lock: int,
-    tally: _Tally,
-) -> None:
-    waiting = list(runs.items())
-    working: dict[str, _Worker] = {}
-    with StopSignals() as signals:
-        signals.deferred = True
-        try:
-            while waiting or working:
-                while waiting and len(working) < num_parallel:
-                    name, config = waiting.pop(0)
-                    working[name] = _start(folder / name, config, device, num_parallel, lock)
-                sleep(_POLL_SECONDS)
-                signals.poll()
-                for name, worker in list(working.items()):
-                    ended = worker.process.poll() is not None
-                    for text in worker.new_notes():
-                        tally.note(name, text)
-                    if ended:
-                        del working[name]
-                        worker.stop()
-                        tally.add(name, worker.failure())
-                        worker.close()
-        finally:
-            for worker in working.values():
-                worker.stop()
-            for worker in working.values():
-                worker.process.wait()
-                worker.close()
-
-
-def _start(folder: Path, config: RunConfig, device: str, num_parallel: int, lock: int) -> _Worker:
-    # Not pipes, which could fill up; closed when the process has ended.
-    errors, notes = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+def _start(folder: Path, config: RunConfig, device: torch.device, num_parallel: int) -> _Worker:
+    """Make the run, if there is none yet, and start the process that trains it."""
+    if not is_run(folder):
+        begin_run(folder, fit_network(config), device, [folder])
+    write_json(folder / CONDITIONS, {"runs_at_a_time": num_parallel})
+    command = [sys.executable, "-m", "pdecnn", "train", "--resume", "--output", str(folder)]
+    command += ["--device", str(device)]
+    if config.data.folder is not None:
+        command += ["--data", config.data.folder]
+    limit = config.training.time_limit_seconds
+    command += ["--set", f"training.time_limit_seconds={'none' if limit is None else limit}"]
+    # Files, not pipes, which could fill up; opened to append, since both ends share their place.
+    errors, notes = tempfile.TemporaryFile("a+b"), tempfile.TemporaryFile("a+b")  # noqa: SIM115
     process = subprocess.Popen(
-        [sys.executable, "-m", "pdecnn.runs.worker"],
+        command,
         stdin=subprocess.PIPE,
-        bufsize=0,
         stdout=notes,
         stderr=errors,
-        # Ctrl-C reaches this process alone, which stops the others in order; the lock is theirs
-        # too, so that nobody else writes to the runs of a queue that was killed.
+        env=os.environ | {QUEUED: "1"},
+        # Ctrl-C reaches this process alone, which stops the others in order.
         start_new_session=True,
-        pass_fds=(lock,),
     )
-    order = {
-        "folder": str(folder),
-        "config": config.to_dict(),
-        "device": device,
-        "num_parallel": num_parallel,
-        "command": sys.argv,
-    }
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it ended at once: why will be read from its errors
-        process.stdin.write(json.dumps(order).encode() + b"\n")
     return _Worker(process, errors, notes)
+
+
+def _measure(folder: Path, config: RunConfig, device: torch.device) -> str | None:
+    """Measure the best weights of a trained run on the training images too; or why not."""
+    try:
+        run = Run(folder)
+        if not run.is_finished:
+            return "stopped at its time limit; run the same command again to go on"
+        with cpu_threads(config.training.num_threads):
+            data = config.data.folder
+            result = evaluate(run, data=data, split="train", device=str(device))
+        write_json(folder / TRAINING_EVALUATION, result)
+    except (CheckpointError, ConfigError, DataError) as error:
+        return str(error)
+    except (RuntimeError, OSError) as error:
+        return in_one_line(error)
+    return None
+
+
+def end_with_input() -> None:
+    """Ask this process to stop when its input ends: its queue stops it, or was killed."""
+
+    def wait() -> None:
+        # Not through sys.stdin, whose lock would be missed when the interpreter ends.
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()

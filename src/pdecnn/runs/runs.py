@@ -3,35 +3,56 @@
 config.json  environment.json  metrics.jsonl  timing.jsonl  summary.json  predictions.safetensors
 checkpoints/epoch-0012/        a `from_pretrained` folder with the state resuming needs
 checkpoints/*.damaged-1/       one that did not verify when the run was resumed
-best, last                     links to two of them
+best, last                     links to two of them, or copies where there are no links
 figures/
 initial/                       of a coarsened or refined run: the weights it begins with
 data.json                      the fingerprint of its data
-.lock                          who trains it, while it is trained; killed processes leave it behind
+.lock, .holder                 who trains it; a killed process leaves them behind
 """
 
+import errno
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
-from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.files import sync_folder, write_atomically, write_json
+from filelock import FileLock, Timeout
+
+from pdecnn.errors import BusyError, CheckpointError, ConfigError
+from pdecnn.files import (
+    is_temporary,
+    make_folder,
+    read_bytes,
+    remove_temporaries,
+    sync_folder,
+    temporary_beside,
+    write_atomically,
+    write_json,
+)
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.runs.config import RunConfig, run_config_from_dict
-from pdecnn.runs.folder_lock import LOCK, is_lock
 
 CONFIG, SUMMARY, METRICS, TIMING = "config.json", "summary.json", "metrics.jsonl", "timing.jsonl"
 ENVIRONMENT, PREDICTIONS, DATA = "environment.json", "predictions.safetensors", "data.json"
+CHECKPOINTS, FIGURES, TENSORBOARD, INITIAL = "checkpoints", "figures", "tensorboard", "initial"
 WEIGHTS = ("best", "last")
-INITIAL = "initial"
+LOCK, HOLDER = ".lock", ".holder"
 RUNS = Path("runs")
 TIME_LIMIT = "time_limit"
+RUN_WAIT_SECONDS = 5.0
+"""How long a run waits for a process that is just ending, as before a restart."""
+_POLL_SECONDS = 0.1
+_HOLDER_PREFIX = "process "
 _CHECKPOINT_NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?")
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_NO_LINKS = (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Run:
@@ -50,7 +71,7 @@ class Run:
                 f"{self.folder}: not a run directory (no {CONFIG}); pass what `pdecnn train` made"
             )
 
-    @property
+    @cached_property
     def config(self) -> RunConfig:
         """The resolved config the run was made with."""
         values = self._read(CONFIG)
@@ -112,24 +133,30 @@ class Run:
     @property
     def checkpoints(self) -> list[Path]:
         """All checkpoint folders, oldest first, but for those set aside as damaged."""
-        folders = (self.folder / "checkpoints").glob("epoch-*")
+        folders = (self.folder / CHECKPOINTS).glob("epoch-*")
         placed = [(place, path) for path in folders if (place := _place(path)) is not None]
-        return [path for _, path in sorted(placed)]
+        return [path for _, path in sorted(placed) if not path.is_symlink()]
 
     def checkpoint_path(self, epoch: int, batch: int) -> Path:
         """The folder for a checkpoint after so many epochs and batches of the next one."""
         name = f"epoch-{epoch:04d}" + (f"-batch-{batch:06d}" if batch else "")
-        return self.folder / "checkpoints" / name
+        return self.folder / CHECKPOINTS / name
 
     def weights(self, which: str = "best") -> Path:
-        """The `from_pretrained` folder of the best or the last weights."""
+        """The `from_pretrained` folder of the best or the last weights.
+
+        Where it is a link the folder that it means now: a training may point it elsewhere while
+        its files are read.
+        """
         if which not in WEIGHTS:
             raise ConfigError(f"weights must be one of {', '.join(WEIGHTS)}, found {which!r}")
         path = self.folder / which
+        with suppress(OSError):  # it is no link, or not there
+            path = self.folder / os.readlink(path)
         if not path.is_dir():
             raise CheckpointError(
-                f"{path}: this run has no {which} weights yet; go on with `pdecnn train --output "
-                f"{self.folder} --resume`"
+                f"{self.folder / which}: this run has no {which} weights yet; go on with `pdecnn "
+                f"train --output {self.folder} --resume`"
             )
         return path
 
@@ -141,62 +168,89 @@ class Run:
     def append_timing(self, entry: dict[str, Any]) -> None:
         """Add a line of wall-clock figures; half a line that a crash has left goes."""
         path = self.folder / TIMING
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        lines = read_bytes(path).splitlines(keepends=True) if path.exists() else []
         whole = b"".join(line for line in lines if line.endswith(b"\n"))
         write_atomically(path, whole + json.dumps(entry, allow_nan=False).encode() + b"\n")
 
     def link(self, which: str, checkpoint: Path) -> None:
-        """Let `best` or `last` be that checkpoint, atomically."""
-        temporary = self.folder / f".{which}.{os.getpid()}"
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(checkpoint.relative_to(self.folder))
-        os.replace(temporary, self.folder / which)
+        """Let `best` or `last` be that checkpoint, atomically; a copy on disks without links."""
+        path = self.folder / which
+        temporary = temporary_beside(path)
+        try:
+            temporary.symlink_to(checkpoint.relative_to(self.folder), target_is_directory=True)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            shutil.copytree(checkpoint, temporary)
+        replaced = temporary_beside(path)
+        if path.is_dir() and not path.is_symlink():  # a copy, as `cp -rL` of a run makes
+            _check_copy(path, checkpoint)
+            path.rename(replaced)
+        os.replace(temporary, path)
         sync_folder(self.folder)
+        shutil.rmtree(replaced, ignore_errors=True)
 
     def discard(self, made: Iterable[Path]) -> None:
         """Take back a run that was only just made, and the folders made for it, innermost first."""
-        for name in (CONFIG, ENVIRONMENT, DATA, LOCK, *WEIGHTS):
-            (self.folder / name).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / INITIAL, ignore_errors=True)
+        for name in (CONFIG, ENVIRONMENT, DATA, LOCK, HOLDER, *WEIGHTS):
+            with suppress(IsADirectoryError, PermissionError):
+                (self.folder / name).unlink(missing_ok=True)
+        for name in (INITIAL, *WEIGHTS):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
         with suppress(OSError):  # what is not empty is not ours alone
             for folder in made:
                 folder.rmdir()
 
     def prune(self, best_epoch: int) -> None:
-        """Keep the best checkpoint and the last two; drop interrupted ones and crash leftovers."""
-        beginning = self.checkpoint_path(0, 0)
-        complete = [
-            path for path in self.checkpoints if "-batch-" not in path.name and path != beginning
-        ]
-        keep = {*complete[-2:], self.checkpoint_path(best_epoch, 0)}
-        leftovers = (self.folder / "checkpoints").glob(".epoch-*")
-        for path in [*self.checkpoints, *leftovers]:
+        """Keep the best checkpoint and the last two; drop those of interruptions."""
+        complete = [path for path in self.checkpoints if "-batch-" not in path.name]
+        keep = {*complete[-2:], self.checkpoint_path(best_epoch, 0)} - {self.checkpoint_path(0, 0)}
+        for path in self.checkpoints:
             if path not in keep:
                 shutil.rmtree(path)
-        names = (ENVIRONMENT, CONFIG, DATA, METRICS, TIMING, PREDICTIONS, SUMMARY, *WEIGHTS)
-        for name in names:
-            for path in self.folder.glob(f".{name}.*"):
-                path.unlink()
+
+    def clean(self) -> None:
+        """Remove what killed processes have left; who calls it holds the lock.
+
+        Refuses a folder that is a link: what lies there is not the run's to rename or delete.
+        """
+        for name in (CHECKPOINTS, FIGURES, TENSORBOARD, INITIAL):
+            if (self.folder / name).is_symlink():
+                raise CheckpointError(
+                    f"{self.folder / name}: is a link, and what it leads to is no part of the run; "
+                    f"put the folder itself in its place"
+                )
+        for folder in (self.folder, *(self.folder / name for name in (CHECKPOINTS, FIGURES))):
+            remove_temporaries(folder)
 
     def _read_lines(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
         try:
-            return [json.loads(line) for line in path.read_text().splitlines()]
+            return [json.loads(line) for line in read_bytes(path).decode().splitlines()]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(
-                f"{path}: cannot be read ({error}); restore it from a copy, or start anew"
-            ) from error
+            raise _unreadable(path, error) from error
 
     def _read(self, name: str) -> Any:
         path = self.folder / name
         try:
-            return json.loads(path.read_bytes())
+            return json.loads(read_bytes(path))
         except (OSError, ValueError, RecursionError) as error:
-            raise CheckpointError(
-                f"{path}: cannot be read ({error}); restore it from a copy, or start anew"
-            ) from error
+            raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: cannot be read ({error}); restore it from a copy, or start anew"
+    )
+
+
+def _check_copy(folder: Path, checkpoint: Path) -> None:
+    """Refuse to replace a folder that holds other files than checkpoints do."""
+    others = {path.name for path in folder.iterdir()} - {path.name for path in checkpoint.iterdir()}
+    if others:
+        raise CheckpointError(f"{folder}: holds {min(others)}, which is no part of a run; move it")
 
 
 def _place(checkpoint: Path) -> tuple[int, int] | None:
@@ -215,21 +269,6 @@ def is_run(folder: Path) -> bool:
     return os.path.isfile(folder / CONFIG)
 
 
-def check_free(folder: Path) -> None:
-    """Raise a ConfigError if the folder holds a run or foreign files."""
-    if is_run(folder):
-        raise ConfigError(
-            f"{folder} holds a run already; pass --resume to go on with it, or another --output"
-        )
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    # A run killed while it was made leaves its lock, and with it what it had begun to write.
-    if is_lock(folder / LOCK):
-        begun = (f".{ENVIRONMENT}.", f".{CONFIG}.")
-        names = {name for name in names - {LOCK, ENVIRONMENT} if not name.startswith(begun)}
-    if names:
-        raise ConfigError(f"{folder} holds other files; pass an empty or new folder as --output")
-
-
 def create_run(
     folder: Path,
     config: RunConfig,
@@ -243,8 +282,11 @@ def create_run(
     are folders that go with it if it cannot be made.
     """
     check_free(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     run = Run(folder, elsewhere=True)
+    for name in (INITIAL, *WEIGHTS):  # what a process left that was killed here
+        _remove(folder / name)
+    remove_temporaries(folder)
     try:
         write_json(folder / ENVIRONMENT, environment)
         fill(run)
@@ -253,6 +295,28 @@ def create_run(
         run.discard(made)
         raise
     return run
+
+
+def check_free(folder: Path) -> None:
+    """Raise a ConfigError if the folder holds a run or foreign files."""
+    if is_run(folder):
+        raise ConfigError(
+            f"{folder} holds a run already; pass --resume to go on with it, or another --output"
+        )
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    # A run killed while it was made leaves its lock, and with it what it had begun to write.
+    if _is_lock(folder / LOCK):
+        begun = {LOCK, HOLDER, ENVIRONMENT, INITIAL, *WEIGHTS}
+        names = {name for name in names if name not in begun and not is_temporary(name)}
+    if names:
+        raise ConfigError(f"{folder} holds other files; pass an empty or new folder as --output")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def choose_folder(output: Path | None, recipe: str) -> tuple[Path, list[Path]]:
@@ -270,7 +334,7 @@ def _missing(folder: Path) -> list[Path]:
 
 def fresh_folder(recipe: str, root: Path = RUNS) -> Path:
     """The first of runs/<recipe>-1, -2, ... that does not exist, created."""
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     number = 1
     while True:
         folder = root / f"{recipe}-{number}"
@@ -284,10 +348,88 @@ def fresh_folder(recipe: str, root: Path = RUNS) -> Path:
 
 def newest_folder(recipe: str, root: Path = RUNS) -> Path | None:
     """The run with the highest number of a recipe, or None."""
-    stem = f"{recipe}-"
-    numbers = [
-        int(path.name.removeprefix(stem))
-        for path in root.glob(f"{stem}*")
-        if path.name.removeprefix(stem).isdigit()
-    ]
-    return root / f"{stem}{max(numbers)}" if numbers else None
+    numbered = re.compile(rf"{re.escape(recipe)}-([0-9]+)")
+    paths = root.iterdir() if root.is_dir() else ()
+    found = [(int(match[1]), path) for path in paths if (match := numbered.fullmatch(path.name))]
+    return max(found)[1] if found else None
+
+
+# ------------------------------------------------------------------ one process at a time
+
+
+@contextmanager
+def locked_folder(
+    folder: Path, *, wait_seconds: float, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Within it no other process has the folder.
+
+    The lock is the operating system's, and ends with the process however that ends. A BusyError
+    names who has it, if it still does after `wait_seconds`; an OSError means that there can be no
+    such folder.
+    """
+    lock, path = FileLock(folder / LOCK), folder / LOCK
+    deadline, told = monotonic() + wait_seconds, False
+    while not _acquired(lock, folder):
+        if monotonic() > deadline:
+            raise BusyError(
+                f"{folder}: {_holder(folder)} is at work there; wait until it has ended, or choose "
+                f"another --output"
+            )
+        if not told:
+            on_wait()
+        told = True
+        sleep(_POLL_SECONDS)
+    own = os.stat(path, follow_symlinks=False)
+    with suppress(OSError):  # a full disk: only the message to others would have been clearer
+        name = f"{_HOLDER_PREFIX}{os.getpid()} on {socket.gethostname()}\n"
+        (folder / HOLDER).write_text(name)
+    try:
+        yield
+    finally:
+        try:
+            # Removed while held: who opened it meanwhile sees that it is gone, and tries again.
+            # If it was removed before, with its folder, what is there now is another's.
+            if os.path.samestat(own, os.stat(path, follow_symlinks=False)):
+                (folder / HOLDER).unlink(missing_ok=True)
+                path.unlink()
+        except OSError:
+            pass  # who comes next finds that nobody holds it
+        finally:
+            lock.release()
+
+
+def _acquired(lock: FileLock, folder: Path) -> bool:
+    """Whether this process has the lock now."""
+    make_folder(folder)  # each time: who has the lock may take its folder back
+    try:
+        lock.acquire(timeout=0)
+    except (Timeout, FileNotFoundError):
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise ConfigError(  # e.g. a network disk
+            f"{folder}: cannot be locked ({error.strerror}); choose an --output on another disk"
+        ) from error
+    return True
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether there is a lock of a process, alive or killed, and not another program's file."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    text = _beginning(path)
+    return not text or text.startswith(_HOLDER_PREFIX)  # as earlier versions wrote into it
+
+
+def _holder(folder: Path) -> str:
+    """Who has the lock, as far as it tells."""
+    text = _beginning(folder / HOLDER)
+    return text if text.startswith(_HOLDER_PREFIX) and text.isprintable() else "another process"
+
+
+def _beginning(path: Path) -> str:
+    try:
+        return read_bytes(path)[:100].decode(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,8 +1,9 @@
-"""One run from config to summary, resumable at any point."""
+"""One run from config to summary, resumable at any point: open, prepare, restore, train, finish."""
 
-from collections.abc import Callable
-from contextlib import ExitStack, closing
-from dataclasses import replace
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -14,39 +15,94 @@ import torch
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.data.split import imbalance
-from pdecnn.errors import CheckpointError
+from pdecnn.errors import CheckpointError, ConfigError, DataError, system_errors_as
 from pdecnn.files import write_atomically, write_json
-from pdecnn.learning.distributed import Ranks, joined_ranks
+from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint, set_aside
+from pdecnn.learning.distributed import Ranks, joined_ranks, num_ranks
 from pdecnn.learning.epoch_report import EpochReport
 from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
+from pdecnn.learning.precision import AUTO, resolve_precision
+from pdecnn.learning.progress import Progress
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import serialize
-from pdecnn.runs.config import RunConfig
+from pdecnn.runs.config import RunConfig, assignment, differing_keys, run_config_from_dict
 from pdecnn.runs.environment import (
     cpu_threads,
+    describe_environment,
     deterministic_algorithms,
     resolve_device,
 )
-from pdecnn.runs.listener import Listener
-from pdecnn.runs.opening import agreed_config, open_run
+from pdecnn.runs.evaluation import SHOWN_IMAGES, read_weights, take_initial
 from pdecnn.runs.preparation import Splits, fit_network, make_network, read_splits
 from pdecnn.runs.runs import (
+    DATA,
     INITIAL,
     METRICS,
     PREDICTIONS,
+    RUN_WAIT_SECONDS,
+    RUNS,
     SUMMARY,
+    TENSORBOARD,
     TIME_LIMIT,
     Run,
+    check_free,
+    choose_folder,
+    create_run,
+    is_run,
+    locked_folder,
 )
-from pdecnn.runs.saving import point, remember_data, restore_newest, save, write
 from pdecnn.runs.signals import Interrupted, StopSignals
 from pdecnn.runs.tensorboard import EventWriter
-from pdecnn.runs.weights import take_initial
 
+log = logging.getLogger(__name__)
+"""What is worth a line: of what a run does by itself, and why."""
 NUM_SHOWN = 6
-SHOWN_IMAGES = "shown images"
-"""What draws the test images that people see: the same ones for every run on a data set."""
+# What may differ between a run and its resumption without changing any result.
+_FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "initial"}
+
+
+class Listener:
+    """Receives the events of a run; subclasses show them. One that cannot is not waited for."""
+
+    def begin(self, folder: Path, trainer: Trainer) -> None:
+        """Training begins or goes on."""
+
+    def step(self, progress: Progress) -> None:
+        """A batch is done."""
+
+    def epoch(self, report: EpochReport, timing: dict[str, Any]) -> None:
+        """An epoch is done and saved."""
+
+    def end(self) -> None:
+        """Training ended, for whatever reason."""
+
+    def finished(self, run: Run, figures: list[Path]) -> None:
+        """The run has its summary and its figures."""
+
+
+class _Notes(logging.Handler):
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self.show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):  # a log that cannot be written ends no training
+            self.show(record.getMessage())
+
+
+@contextmanager
+def notes_shown_by(show: Callable[[str], None]) -> Iterator[None]:
+    """Within it what pdecnn logs is passed on to `show`, line by line."""
+    logger, handler = logging.getLogger("pdecnn"), _Notes(show)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
 
 
 def train(
@@ -63,11 +119,11 @@ def train(
 
     `initial` is a run or a `save_pretrained` folder to take the weights from; with `foreign` it
     may be a file of torch.save, of which the tensors alone are read. With `resume` the newest
-    checkpoint that verifies is taken; a finished run is left as it is.
+    checkpoint that verifies is taken; a finished run is left as it is. What is worth a line is
+    logged (`logging.getLogger("pdecnn")`).
 
     Of several processes that torchrun started each calls this; rank 0 alone writes and speaks.
     """
-    listener = Listener() if listener is None else listener
     if initial is not None:
         config = replace(config, initial=str(Path(initial).absolute()))
     with StopSignals() as signals:
@@ -76,222 +132,380 @@ def train(
             joined_ranks(where) as ranks,
             cpu_threads(config.training.num_threads),
             deterministic_algorithms(config.training.deterministic, where),
+            ExitStack() as held,
         ):
-            listener = listener if ranks.is_first else Listener()
             config = ranks.together(partial(fit_network, config))
             folder = None if output is None else Path(output)
-            with ExitStack() as held:
-                opened = ranks.first(
-                    lambda: open_run(folder, config, where, resume, listener, held)
+            opened = ranks.first(partial(_open, folder, config, where, resume, held))
+            run = Run(opened["folder"], elsewhere=not ranks.is_first)
+            if not opened["finished"]:
+                stored = run_config_from_dict(opened["config"])
+                training = with_precision(config, stored.training.precision).training
+                config = replace(stored, data=config.data, training=training)
+                walk = _Walk(
+                    run=run,
+                    config=config,
+                    device=where,
+                    ranks=ranks,
+                    signals=signals,
+                    listener=listener if listener and ranks.is_first else Listener(),
+                    foreign=foreign,
                 )
-                run = Run(opened["folder"], elsewhere=not ranks.is_first)
-                if not opened["finished"]:
-                    config = agreed_config(config, opened)
-                    take = partial(take_initial, _initial(run, config), foreign, listener.note)
-                    made = [Path(path) for path in opened["made"]] if opened["is_new"] else None
-                    _go_on(run, config, where, made, signals, listener, ranks, take)
+                made = [Path(path) for path in opened["made"]] if opened["is_new"] else None
+                walk.go(made)
     return run
 
 
-def _initial(run: Run, config: RunConfig) -> str | None:
-    """What a run begins with; a coarsened one brings it along wherever its folder is moved."""
-    own = run.folder / INITIAL
-    return str(own) if own.is_dir() else config.initial
+# ------------------------------------------------------------------ open
 
 
-def _go_on(
-    run: Run,
-    config: RunConfig,
-    where: torch.device,
-    made: list[Path] | None,
-    signals: StopSignals,
-    listener: Listener,
-    ranks: Ranks,
-    take: Callable[[Network], None],
-) -> None:
-    """Train from the newest checkpoint, or the beginning, to the end.
+def _open(
+    folder: Path | None, config: RunConfig, device: torch.device, resume: bool, held: ExitStack
+) -> dict[str, Any]:
+    """Make the run or find the one to go on with; what the ranks must know of it, as JSON.
 
-    `made` are the folders made for a new run, None for one that goes on.
+    No other process has its folder while `held` is open, unless the run is finished.
     """
-    try:
-        splits = ranks.together(partial(_read_data, config, listener))
-        trainer = ranks.together(
-            partial(_make_trainer, run, config, splits, where, listener, ranks, take)
+    with usable(folder or RUNS):
+        folder, made = choose_folder(folder, config.recipe)
+    run = _existing_run(folder, config, resume)
+    if run is None or not run.is_finished:
+        with usable(folder):
+            held.enter_context(locked_folder(folder, wait_seconds=RUN_WAIT_SECONDS))
+        run = _existing_run(folder, config, resume)  # another process may have made it meanwhile
+    is_new = run is None
+    if run is None:
+        run = begin_run(folder, config, device, made)
+        if resume:
+            log.info("no run to resume yet; starting %s anew", config.recipe)
+    elif run.is_finished:
+        log.info("%s is finished; nothing to do", run.folder)
+    elif run.num_ranks != num_ranks():
+        log.info(
+            "%s began with %d ranks and goes on with %d: its figures will agree to rounding, not "
+            "to the bit",
+            *(run.folder, run.num_ranks, num_ranks()),
         )
-        first_data = ranks.first(partial(remember_data, run, splits))
-        ranks.together(partial(splits.check_same, first_data))
-    except Exception as error:
-        if made is not None and ranks.is_first and not isinstance(error, Interrupted):
-            run.discard(made)  # a start that fails for its data or settings leaves nothing behind
-        raise
-    _restore(run, trainer, listener)
-    signals.deferred = True
-    _train_to_the_end(run, trainer, signals, listener)
-    signals.deferred = False
-    _finish(run, trainer, splits)
+    with usable(folder):
+        run.clean()
+    return {
+        "folder": str(run.folder),
+        "is_new": is_new,
+        "made": [str(path) for path in made],
+        "finished": not is_new and run.is_finished,
+        "config": run.config.to_dict(),
+    }
 
 
-def _restore(run: Run, trainer: Trainer, listener: Listener) -> None:
-    """Put the trainers of all ranks where the newest intact checkpoint was."""
-    trainer.ranks.first(lambda: restore_newest(run, trainer, listener))
-    trainer.copy_from_first()
+def begin_run(folder: Path, config: RunConfig, device: torch.device, made: list[Path]) -> Run:
+    """Make the directory of a run of which nothing is trained yet."""
+    config = with_precision(config, resolve_precision(AUTO, device))
+    config = replace(config, network=config.network.with_grid())
+    with usable(folder):
+        environment = describe_environment(device, config.seed)
+        return create_run(folder, config, environment, made=made)
 
 
-def _train_to_the_end(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener) -> None:
-    """Train; where a signal ends it, leave a checkpoint."""
-    listener.begin(run.folder, trainer)
-    try:
-        _train(run, trainer, signals, listener)
-    except Interrupted:
-        trainer.ranks.first(lambda: save(run, trainer))
-        listener.note(f"interrupted; go on with `pdecnn train --output {run.folder} --resume`")
-        raise
-    finally:
-        listener.end()
+def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:
+    """The run to go on with; None where there is none yet, an error where there must not be."""
+    if not (resume and is_run(folder)):
+        with usable(folder):
+            check_free(folder)
+        return None
+    run = Run(folder)
+    check_settings(run, config)
+    return run
 
 
-def _read_data(config: RunConfig, listener: Listener) -> Splits:
-    splits = read_splits(config.data, config.seed)
-    warning = imbalance(splits.train.labels, splits.train.class_names)
-    if warning is not None:
-        listener.note(warning)
-    return splits
+def with_precision(config: RunConfig, precision: str) -> RunConfig:
+    """The config with 'auto' resolved: a run says what it computes in, wherever it goes on."""
+    if config.training.precision != AUTO:
+        return config
+    return replace(config, training=replace(config.training, precision=precision))
 
 
-def _make_trainer(
-    run: Run,
-    config: RunConfig,
-    splits: Splits,
-    device: torch.device,
-    listener: Listener,
-    ranks: Ranks,
-    take: Callable[[Network], None],
-) -> Trainer:
-    network = make_network(config, splits.train)
-    if not run.checkpoints:
-        take(network)
-    return Trainer(
-        network.to(device),
-        config.training,
-        train=splits.train,
-        validation=splits.validation,
-        augmentation=config.data.augmentation(),
-        seed=config.seed,
-        note=listener.note,
-        ranks=ranks,
-    )
-
-
-def _entries(run: Run, trainer: Trainer) -> list[dict[str, Any]]:
-    """The metrics of the epochs done."""
-    entries = run.metrics[: trainer.progress.epoch]
-    if len(entries) < trainer.progress.epoch:
-        raise CheckpointError(
-            f"{run.folder / METRICS}: has {len(entries)} of {trainer.progress.epoch} epochs; "
-            f"restore it from a copy, or start anew with another --output"
+def check_settings(run: Run, config: RunConfig) -> None:
+    """Raise a ConfigError if going on with the config would mix two runs in one folder."""
+    stored = run.config
+    config = with_precision(config, stored.training.precision)
+    # Where none is said the grid is that of the run.
+    free = _FREE_ON_RESUME | ({"network.grid_bits"} if config.network.grid_bits is None else set())
+    differing = [key for key in differing_keys(stored, config) if key not in free]
+    if differing:
+        values = ", ".join(assignment(stored, key) for key in differing)
+        raise ConfigError(
+            f"{run.folder} was made with other settings ({values}); resume it with its own, or "
+            f"start anew with another --output"
         )
-    for number, entry in enumerate(entries, start=1):
-        if not isinstance(entry, dict) or entry.get("epoch") != number:
+
+
+def check_data(run: Run, fingerprint: str) -> None:
+    """Raise a DataError if the run was begun with other data than that of the fingerprint."""
+    if run.data_fingerprint != fingerprint:
+        raise DataError(
+            f"{run.folder} was begun with other data ({DATA} has another SHA-256); give it the "
+            f"same --data, or start anew with another --output"
+        )
+
+
+def usable(folder: Path) -> AbstractContextManager[None]:
+    """Say in one line that the folder cannot hold a run."""
+    return system_errors_as(CheckpointError, f"{folder}: cannot be used")
+
+
+# ------------------------------------------------------------------ the walk
+
+
+@dataclass(kw_only=True, slots=True)
+class _Walk:
+    """A run that is open, on its way to the summary; each rank has one."""
+
+    run: Run
+    config: RunConfig
+    device: torch.device
+    ranks: Ranks
+    signals: StopSignals
+    listener: Listener
+    foreign: bool
+    splits: Splits = field(init=False)
+    trainer: Trainer = field(init=False)
+
+    def go(self, made: list[Path] | None) -> None:
+        """Train from the newest checkpoint, or the beginning, to the end.
+
+        `made` are the folders made for a new run, None for one that goes on.
+        """
+        try:
+            self.prepare()
+        except Exception as error:
+            if made is not None and self.ranks.is_first and not isinstance(error, Interrupted):
+                self.run.discard(made)  # a start that fails for its data leaves nothing behind
+            raise
+        self.restore()
+        self.signals.deferred = True
+        self._tell(self.listener.begin, self.run.folder, self.trainer)
+        try:
+            self.train()
+        except Interrupted:
+            self.ranks.first(self.save)
+            log.info("interrupted; go on with `pdecnn train --output %s --resume`", self.run.folder)
+            raise
+        finally:
+            self._tell(self.listener.end)
+        self.signals.deferred = False
+        self.finish()
+
+    def prepare(self) -> None:
+        """Read the data, make network and trainer, and refuse other data than the run's."""
+        self.splits = self.ranks.together(self._read_data)
+        self.trainer = self.ranks.together(self._make_trainer)
+        fingerprint = self.ranks.first(self._remember_data)
+        self.ranks.together(partial(self.splits.check_same, fingerprint))
+
+    def _read_data(self) -> Splits:
+        splits = read_splits(self.config.data, self.config.seed)
+        warning = imbalance(splits.train.labels, splits.train.class_names)
+        if warning is not None:
+            log.info(warning)
+        return splits
+
+    def _make_trainer(self) -> Trainer:
+        config, splits = self.config, self.splits
+        network = make_network(config, splits.train)
+        if not self.run.checkpoints:
+            # A coarsened run brings what it begins with along, wherever its folder is moved.
+            own = self.run.folder / INITIAL
+            initial = str(own) if own.is_dir() else config.initial
+            take_initial(network, initial, foreign=self.foreign)
+        return Trainer(
+            network.to(self.device),
+            config.training,
+            train=splits.train,
+            validation=splits.validation,
+            augmentation=config.data.augmentation(),
+            seed=config.seed,
+            note=log.info,
+            ranks=self.ranks,
+        )
+
+    def _remember_data(self) -> str:
+        """Write down the fingerprint of the data, or refuse other data than at the beginning."""
+        fingerprint = self.splits.fingerprint()
+        if self.run.data_fingerprint is not None:
+            check_data(self.run, fingerprint)
+            return fingerprint
+        sizes = {name: len(part) for name, part in self.splits._asdict().items()}
+        self._write(write_json, self.run.folder / DATA, {"sha256": fingerprint, "images": sizes})
+        return fingerprint
+
+    def restore(self) -> None:
+        """Put the trainers of all ranks where the newest intact checkpoint was."""
+        self.ranks.first(self._restore_newest)
+        self.trainer.copy_from_first()
+
+    def _restore_newest(self) -> None:
+        """Damaged checkpoints are named and kept."""
+        failures: dict[Path, str] = {}
+        for folder in reversed(self.run.checkpoints):
+            try:
+                load_checkpoint(self.trainer, folder)
+            except CheckpointError as error:
+                log.info("skipped a checkpoint: %s", error)
+                failures[folder] = str(error)
+                continue
+            log.info("resumed from %s", folder.name)
+            for damaged in failures:
+                self._write(set_aside, damaged)
+            return
+        if failures:
             raise CheckpointError(
-                f"{run.folder / METRICS}: line {number} is not of epoch {number}; restore it from "
-                f"a copy, or start anew with another --output"
+                f"{self.run.folder}: none of its {len(failures)} checkpoints is intact "
+                f"({next(iter(failures.values()))}); start anew with another --output"
             )
-    return entries
+
+    def train(self) -> None:
+        """Train epoch by epoch, each written down, to the end or the time limit."""
+        trainer, ranks = self.trainer, self.ranks
+        entries = ranks.first(self._entries)
+        begin, first_step = monotonic(), trainer.progress.step
+        deadline = begin + (trainer.config.time_limit_seconds or float("inf"))
+        poll = partial(self.signals.poll, ranks.largest)
+        reports = trainer.epochs(poll=poll, on_step=self._on_step)
+        with closing(EventWriter(self.run.folder / TENSORBOARD)) as writer:
+            for report in reports:
+                seconds = monotonic() - begin
+                images = (trainer.progress.step - first_step) * trainer.config.batch_size
+                timing = {
+                    "epoch": report.epoch,
+                    "seconds": round(seconds, 4),
+                    "images_per_second": round(images / max(seconds, 1e-9), 1),
+                }
+                entries.append({name: _json(value) for name, value in report._asdict().items()})
+                ranks.first(partial(self._write_epoch, entries, report, timing, writer))
+                self._tell(self.listener.epoch, report, timing)
+                begin, first_step = monotonic(), trainer.progress.step
+                if ranks.largest(begin > deadline):
+                    break
+        poll()
+
+    def _entries(self) -> list[dict[str, Any]]:
+        """The metrics of the epochs done; a summary of them goes, since there will be more."""
+        path, done = self.run.folder / METRICS, self.trainer.progress.epoch
+        entries, remedy = self.run.metrics[:done], "restore it from a copy, or start anew"
+        if len(entries) < done:
+            raise CheckpointError(
+                f"{path}: has {len(entries)} of {done} epochs; {remedy} with another --output"
+            )
+        for number, entry in enumerate(entries, start=1):
+            if not isinstance(entry, dict) or entry.get("epoch") != number:
+                raise CheckpointError(
+                    f"{path}: line {number} is not of epoch {number}; {remedy} with another "
+                    f"--output"
+                )
+        if self.trainer.progress.stopped is None:
+            for name in (SUMMARY, PREDICTIONS):
+                self._write(partial((self.run.folder / name).unlink, missing_ok=True))
+        return entries
+
+    def _on_step(self) -> None:
+        self._tell(self.listener.step, self.trainer.progress)
+
+    def _write_epoch(
+        self,
+        entries: list[dict[str, Any]],
+        report: EpochReport,
+        timing: dict[str, Any],
+        writer: EventWriter,
+    ) -> None:
+        # Metrics first: a checkpoint then never lacks the lines of its epochs.
+        self._write(self.run.write_metrics, entries)
+        self.save()
+        self._write(self.run.append_timing, timing)
+        self._write(writer.write, report, timing)
+
+    def save(self) -> None:
+        """Write a checkpoint, then point `best` and `last` at what they mean."""
+        progress = self.trainer.progress
+        folder = self.run.checkpoint_path(progress.epoch, progress.batch)
+        self._write(save_checkpoint, self.trainer, folder)
+        self._write(self.point)
+
+    def point(self) -> None:
+        """Let `best` and `last` be the checkpoints they mean; drop those that nothing needs."""
+        run, progress = self.run, self.trainer.progress
+        run.link("last", run.checkpoint_path(progress.epoch, progress.batch))
+        best = run.checkpoint_path(progress.best_epoch, 0)
+        if progress.best_epoch and best.is_dir():
+            run.link("best", best)
+        if progress.epoch and not progress.batch:
+            run.prune(progress.best_epoch)
+
+    def finish(self) -> None:
+        """Test the best weights and write the summary, which marks the run as finished."""
+        config, ranks = self.trainer.config, self.ranks
+        ranks.first(partial(self._write, self.point))
+        test = self.splits.test.to(self.trainer.sums.device)
+        network = self._best_network()
+        evaluation = evaluate_network(
+            network,
+            test,
+            batch_size=config.evaluation_batch_size,
+            precision=config.precision,
+            ranks=ranks,
+        )
+        ranks.first(partial(self._summarize, network, test, evaluation))
+
+    def _best_network(self) -> Network:
+        """The best weights, which rank 0 reads for all."""
+        current, read = self.trainer.network, list[Network]()
+        self.ranks.first(lambda: read.append(read_weights(self.run)))
+        network = read[0] if read else Network(current.config, current.preprocessing)
+        network.to(current.classifier.weight.device, current.classifier.weight.dtype)
+        self.ranks.copy_from_first_(list(network.state_dict().values()))
+        return network
+
+    def _summarize(self, network: Network, test: ImageSet, evaluation: Evaluation) -> None:
+        """Write the test figures and the answers to a few images."""
+        progress, folder = self.trainer.progress, self.run.folder
+        shown = torch.randperm(len(test), generator=cpu_generator(SHOWN_IMAGES))[:NUM_SHOWN]
+        sample = test.subset(shown)
+        images, precision = sample.images[:], self.trainer.config.precision
+        scores = class_scores(network, images, batch_size=NUM_SHOWN, precision=precision)
+        predictions = {
+            "images": images,
+            "labels": sample.labels,
+            "probabilities": scores.softmax(1),
+        }
+        summary = {
+            "stopped": progress.stopped or TIME_LIMIT,
+            "epochs": progress.epoch,
+            "best_epoch": progress.best_epoch,
+            "best_validation_accuracy": progress.best_accuracy,
+            "num_weights": network.num_weights,
+            "class_names": list(test.class_names),
+            "test": {**evaluation.to_dict(), "confusion": evaluation.confusion},
+        }
+        self._write(write_atomically, folder / PREDICTIONS, serialize(predictions))
+        self._write(write_json, folder / SUMMARY, summary)
+
+    def _write(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Write, once more if it fails; then say so, with what was saved before intact."""
+        with system_errors_as(
+            CheckpointError,
+            f"{self.run.folder}: cannot be written",
+            "make room or allow writing, then go on with --resume (earlier checkpoints are intact)",
+        ):
+            try:
+                action(*arguments)
+            except OSError:
+                action(*arguments)
+
+    def _tell(self, event: Callable[..., None], *arguments: Any) -> None:
+        """Tell the listener; one whose terminal or log is gone ends no training."""
+        with suppress(OSError):
+            event(*arguments)
 
 
-def _train(run: Run, trainer: Trainer, signals: StopSignals, listener: Listener) -> None:
-    ranks = trainer.ranks
-    entries = ranks.first(lambda: _entries(run, trainer))
-    begin, first_step = monotonic(), trainer.progress.step
-    deadline = begin + (trainer.config.time_limit_seconds or float("inf"))
-    poll = partial(signals.poll, ranks.largest)
-    reports = trainer.epochs(poll=poll, on_step=lambda: listener.step(trainer.progress))
-    with closing(EventWriter(run.folder / "tensorboard")) as writer:
-        for report in reports:
-            seconds = monotonic() - begin
-            images = (trainer.progress.step - first_step) * trainer.config.batch_size
-            timing = {
-                "epoch": report.epoch,
-                "seconds": round(seconds, 4),
-                "images_per_second": round(images / max(seconds, 1e-9), 1),
-            }
-            entries.append({name: _json_value(value) for name, value in report._asdict().items()})
-            ranks.first(partial(_write_epoch, run, trainer, entries, report, timing, writer))
-            listener.epoch(report, timing)
-            begin, first_step = monotonic(), trainer.progress.step
-            if ranks.largest(begin > deadline):
-                break
-    poll()
-
-
-def _write_epoch(
-    run: Run,
-    trainer: Trainer,
-    entries: list[dict[str, Any]],
-    report: EpochReport,
-    timing: dict[str, Any],
-    writer: EventWriter,
-) -> None:
-    # Metrics first: a checkpoint then never lacks the lines of its epochs.
-    write(run, run.write_metrics, entries)
-    save(run, trainer)
-    write(run, run.append_timing, timing)
-    write(run, writer.write, report, timing)
-
-
-def _json_value(value: float | list[int] | None) -> float | list[int] | None:
+def _json(value: float | list[int] | None) -> float | list[int] | None:
     """JSON has no infinity and no NaN; None stands for both."""
     return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def _finish(run: Run, trainer: Trainer, splits: Splits) -> None:
-    """Test the best weights and write the summary, which marks the run as finished."""
-    config, ranks = trainer.config, trainer.ranks
-    ranks.first(lambda: write(run, point, run, trainer))
-    test = splits.test.to(trainer.sums.device)
-    network = _best_network(run, trainer)
-    evaluation = evaluate_network(
-        network,
-        test,
-        batch_size=config.evaluation_batch_size,
-        precision=config.precision,
-        ranks=ranks,
-    )
-    ranks.first(lambda: _summarize(run, trainer, network, test, evaluation))
-
-
-def _best_network(run: Run, trainer: Trainer) -> Network:
-    """The best weights, which rank 0 reads for all."""
-    ranks, current, read = trainer.ranks, trainer.network, list[Network]()
-    ranks.first(lambda: read.append(Network.from_pretrained(run.weights("best"))))
-    network = read[0] if read else Network(current.config, current.preprocessing)
-    network.to(current.classifier.weight.device, current.classifier.weight.dtype)
-    ranks.copy_from_first_(list(network.state_dict().values()))
-    return network
-
-
-def _summarize(
-    run: Run, trainer: Trainer, network: Network, test: ImageSet, evaluation: Evaluation
-) -> None:
-    """Write the test figures and the answers to a few images."""
-    config, progress = trainer.config, trainer.progress
-    shown = torch.randperm(len(test), generator=cpu_generator(SHOWN_IMAGES))[:NUM_SHOWN]
-    sample = test.subset(shown)
-    images = sample.images[:]
-    scores = class_scores(network, images, batch_size=NUM_SHOWN, precision=config.precision)
-    predictions = {
-        "images": images,
-        "labels": sample.labels,
-        "probabilities": scores.softmax(1),
-    }
-    summary = {
-        "stopped": progress.stopped or TIME_LIMIT,
-        "epochs": progress.epoch,
-        "best_epoch": progress.best_epoch,
-        "best_validation_accuracy": progress.best_accuracy,
-        "num_weights": network.num_weights,
-        "class_names": list(test.class_names),
-        "test": {**evaluation.to_dict(), "confusion": evaluation.confusion},
-    }
-    write(run, write_atomically, run.folder / PREDICTIONS, serialize(predictions))
-    write(run, write_json, run.folder / SUMMARY, summary)

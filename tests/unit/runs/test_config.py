@@ -116,32 +116,6 @@ def test_todays_defaults_are_those_of_the_format_version():
         assert removed <= REMOVED.keys()
 
 
-@pytest.fixture
-def removed(monkeypatch):
-    monkeypatch.setitem(REMOVED, "training.magic", (False, "there is none; set training.epochs"))
-
-
-def test_a_removed_setting_at_its_default_is_ignored(removed):
-    config = recipe("hamiltonian_digits")
-    values = config.to_dict()
-    values["training"]["magic"] = False
-    assert run_config_from_dict(values) == config
-    assert config.with_settings({"training.magic": False}) == config
-
-
-@pytest.mark.parametrize("value", [True, 0, "no", None])
-def test_a_removed_setting_at_another_value_is_refused_with_what_to_do(removed, value):
-    config = recipe("hamiltonian_digits")
-    values = config.to_dict()
-    values["training"]["magic"] = value
-    for refused in (
-        lambda: run_config_from_dict(values),
-        lambda: config.with_settings({"training.magic": value}),
-    ):
-        with pytest.raises(ConfigError, match=r"training\.magic=.*; set training\.epochs"):
-            refused()
-
-
 @pytest.mark.parametrize(
     "name", ["../../dir/x", "/tmp/x", "a/b", "..", "", "a\0b", "a\nb", "x" * 300]
 )

@@ -58,7 +58,11 @@ def test_an_existing_run_and_a_foreign_folder_are_not_touched(run, tmp_path):
 
 @pytest.mark.parametrize(
     "names",
-    [["environment.json"], [".environment.json.k3j"], ["environment.json", ".config.json.x1"]],
+    [
+        ["environment.json"],
+        [".environment.json.0123abcd"],
+        ["environment.json", ".config.json.0123abcd"],
+    ],
 )
 def test_a_run_killed_while_it_was_made_is_made_again(tmp_path, names):
     folder = tmp_path / "run"
@@ -160,19 +164,16 @@ def test_pruning_keeps_the_best_and_the_last_two(run):
     assert names_in(run.folder / "checkpoints") == ["epoch-0002", "epoch-0005", "epoch-0006"]
 
 
-def test_pruning_drops_interrupted_checkpoints_and_leftovers_but_nothing_set_aside(run):
+def test_pruning_drops_interrupted_checkpoints_but_nothing_set_aside(run):
     make_checkpoints(
         run,
         "epoch-0000",
         "epoch-0000-batch-000003",
         "epoch-0001",
-        ".epoch-0001.x8d",
         "epoch-0001.damaged-1",
         "epoch-0000-batch-000004.damaged-2",
         "mine",
     )
-    for name in (".metrics.jsonl.a", ".best.123", ".last.123", ".summary.json.b", ".mine"):
-        (run.folder / name).write_text("x")
     run.prune(best_epoch=1)
     assert names_in(run.folder / "checkpoints") == [
         "epoch-0000-batch-000004.damaged-2",
@@ -180,7 +181,6 @@ def test_pruning_drops_interrupted_checkpoints_and_leftovers_but_nothing_set_asi
         "epoch-0001.damaged-1",
         "mine",
     ]
-    assert names_in(run.folder) == [".mine", "checkpoints", "config.json", "environment.json"]
 
 
 def test_a_checkpoint_is_set_aside_as_often_as_it_is_damaged(run):

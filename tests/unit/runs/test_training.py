@@ -204,13 +204,14 @@ def test_a_time_limit_in_the_last_epoch_is_no_reason(tmp_path):
 def starts(monkeypatch):
     """The weights of every trainer when its first epoch begins."""
     seen = []
-    original = training._train
+    original = training._Walk.train
 
-    def look(run, trainer, signals, listener):
-        seen.append({k: v.clone() for k, v in trainer.network.state_dict().items()})
-        original(run, trainer, signals, listener)
+    def look(walk):
+        weights = walk.trainer.network.state_dict()
+        seen.append({name: tensor.clone() for name, tensor in weights.items()})
+        original(walk)
 
-    monkeypatch.setattr(training, "_train", look)
+    monkeypatch.setattr(training._Walk, "train", look)
     return seen
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional
 
+from pdecnn.fast.kernels import symmetric_shear as fused
 from pdecnn.pde import SymmetricLayer
-from pdecnn.pde.kernels import symmetric_shear as fused
 from tests.blocks import randomize_, relative_error
 
 FACTOR = -0.35

@@ -9,7 +9,7 @@ import torch
 from torch._inductor import config as generation
 from torch._inductor.graph import GraphLowering
 
-from pdecnn.pde.acceleration import accelerated, compiled
+from pdecnn.fast.acceleration import compiled
 
 
 def _cube(values: torch.Tensor) -> torch.Tensor:
@@ -32,12 +32,11 @@ def test_gradients_compiled_in_another_thread_are_not_chosen_by_the_clock(
     monkeypatch.setattr(GraphLowering, "__init__", spy)
     # A cached graph would not be lowered.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    with accelerated("inductor"):
-        values = torch.ones(3, requires_grad=True)
-        total = compiled(_cube)(values).sum()
-        thread = threading.Thread(target=total.backward)
-        thread.start()
-        thread.join()
+    values = torch.ones(3, requires_grad=True)
+    total = compiled(_cube, "inductor")(values).sum()
+    thread = threading.Thread(target=total.backward)
+    thread.start()
+    thread.join()
     torch.testing.assert_close(values.grad, torch.full((3,), 3.0))
     assert len(seen) == 2
     assert all(seen)

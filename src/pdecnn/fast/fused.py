@@ -7,12 +7,13 @@ convolutions read is a bfloat16 copy that the kernel before has left.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from pdecnn.pde.acceleration import is_accelerated
+from pdecnn.fast.kernels import symmetric_shear as kernels
+from pdecnn.pde.facts import declared
 from pdecnn.pde.grid import Grid, largest_magnitude
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
@@ -22,7 +23,6 @@ from pdecnn.pde.integrators import (
     Shear,
     State,
 )
-from pdecnn.pde.kernels import symmetric_shear as kernels
 
 
 class Update(NamedTuple):
@@ -82,7 +82,7 @@ def fused_steps(
     keep: bool,
 ) -> State | None:
     """The state after the steps; None where the kernels do not compute what the layers do."""
-    if not is_accelerated() or not _computes_in_bfloat16(state[0]):
+    if not _computes_in_bfloat16(state[0]):
         return None
     shears = _shears(integrator, steps)
     if shears is None:
@@ -96,7 +96,7 @@ def fused_steps(
     updates = tuple(
         Update(
             shear.target,
-            shear.source,
+            cast(int, shear.source),
             None if shear.layer is None else places[id(shear.layer)],
             shear.sign * step_size,
         )
@@ -121,11 +121,15 @@ def fused_steps(
 
 
 def _shears(integrator: AbstractIntegrator, steps: Sequence[Layers]) -> list[Shear] | None:
-    if isinstance(integrator, AbstractReversibleIntegrator):
-        return [shear for layers in steps for shear in integrator.shears(layers)]
-    if type(integrator) is ForwardEuler:
+    kind = type(integrator)
+    if kind is ForwardEuler:
         return [Shear(0, 0, layers[0], 1) for layers in steps]
-    return None
+    # A class that inherits its shears may have another step.
+    if not isinstance(integrator, AbstractReversibleIntegrator) or not declared(kind, "shears"):
+        return None
+    shears = [shear for layers in steps for shear in integrator.shears(layers) or ()]
+    plain = all(isinstance(shear.source, int) for shear in shears)
+    return shears if plain and not declared(kind, "step") else None
 
 
 def _computes_in_bfloat16(features: Tensor) -> bool:

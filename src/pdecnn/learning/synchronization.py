@@ -42,6 +42,8 @@ class SynchronizedBatchNorm(_BatchNorm):
     mode it is batch norm as usual. `sum_` adds up over the processes.
     """
 
+    deterministic = True
+
     def __init__(self, norm: _BatchNorm, sum_: Sum) -> None:
         super().__init__(
             norm.num_features, eps=norm.eps, momentum=norm.momentum, affine=norm.affine

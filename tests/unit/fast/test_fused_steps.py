@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from pdecnn.errors import DivergedError
-from pdecnn.pde import Leapfrog, Verlet, acceleration, backprop, fused
-from pdecnn.pde.acceleration import accelerated
+from pdecnn.fast import acceleration, fused
+from pdecnn.fast.acceleration import accelerated
+from pdecnn.fast.kernels import symmetric_shear as kernels
+from pdecnn.pde import Leapfrog, Verlet
 from pdecnn.pde.grid import deferred_checks
-from pdecnn.pde.kernels import symmetric_shear as kernels
 from tests.interpreter import run_checks
-from tests.unit.pde.fused_blocks import (
+from tests.unit.fast.fused_blocks import (
     assert_same,
     block_of,
     by_kernels,
@@ -63,7 +64,7 @@ class Calls(list):
 @pytest.fixture(autouse=True)
 def calls(monkeypatch):
     calls = Calls()
-    monkeypatch.setattr(backprop, "fused_steps", calls)
+    monkeypatch.setattr(acceleration, "fused_steps", calls)
     return calls
 
 
@@ -370,7 +371,7 @@ def check_what_does_not_fit_is_compiled(make, size, calls):
     channels = block.integrator.block_channels(block.layers[0].channels)
     features = features_of(size=size, channels=channels)
     expected = under_autocast(outputs_and_gradients, block, features)
-    with accelerated("eager"):
+    with accelerated(block, "eager"):
         found = under_autocast(outputs_and_gradients, block, features)
     assert not any(calls)
     for kind in ("outputs", "features", "stencil"):
@@ -381,7 +382,7 @@ def check_what_does_not_fit_is_compiled(make, size, calls):
 def check_float32_without_autocast_is_left_alone(calls):
     block, features = block_of("forward_euler", num_steps=1), features_of()
     expected = outputs_and_gradients(block, features)
-    with accelerated("uncompiled"):
+    with accelerated(block, "uncompiled"):
         found = outputs_and_gradients(block, features)
         with torch.autocast("cpu", dtype=torch.float16):
             block(features)

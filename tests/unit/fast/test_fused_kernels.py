@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch.nn import functional
 
+from pdecnn.fast.kernels import symmetric_shear as fused
 from pdecnn.pde import Activation, Convolution, ResidualLayer, SymmetricLayer
 from pdecnn.pde.activations import RELU
-from pdecnn.pde.kernels import symmetric_shear as fused
 from tests.interpreter import run_checks
-from tests.unit.pde.shears import (
+from tests.unit.fast.shears import (
     FACTOR,
     NAMES,
     Case,
@@ -335,7 +335,7 @@ def test_nothing_fits_on_a_cpu():
 
 def test_triton_is_imported_by_the_kernels_only():
     code = (
-        "import sys, torch, pdecnn; from pdecnn.pde.kernels import symmetric_shear as fused; "
+        "import sys, torch, pdecnn; from pdecnn.fast.kernels import symmetric_shear as fused; "
         "fused.fits(pdecnn.pde.SymmetricLayer(16), torch.zeros(2, 16, 4, 4)); "
         "print('triton' in sys.modules)"
     )

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pdecnn.pde.acceleration import has_hooks
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.layers import SymmetricLayer
 from pdecnn.pde.normalization import TotalVariationNorm
+from pdecnn.pde.randomness import has_hooks
 
 MOST_CHANNELS = 128
 STENCIL = "convolution.stencil"
@@ -379,7 +379,7 @@ def _interpreting() -> bool:
 
 @cache
 def _kernels() -> Any:
-    return importlib.import_module("pdecnn.pde.kernels.symmetric_shear_triton")
+    return importlib.import_module("pdecnn.fast.kernels.symmetric_shear_triton")
 
 
 def _launch(

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from pdecnn.pde.normalization import make_batch_norm
-from pdecnn.pde.synchronization import (
+from pdecnn.learning.synchronization import (
     SynchronizedBatchNorm,
     sum_over_processes,
     synchronize_batch_norms_,
 )
+from pdecnn.pde.normalization import make_batch_norm
 
 SIZES = {1: (7,), 2: (5, 4), 3: (3, 2, 4)}
 
