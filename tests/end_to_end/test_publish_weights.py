@@ -11,7 +11,7 @@ import torch
 from pdecnn.runs.worker import complete_run
 
 import pdecnn
-from pdecnn.data.cifar import CIFAR10
+from pdecnn.data.published import CIFAR10
 from pdecnn.files import write_json
 from pdecnn.networks import registry
 from pdecnn.runs import Listener

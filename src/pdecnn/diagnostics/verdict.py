@@ -29,7 +29,7 @@ from pdecnn.diagnostics.spectra import (
 )
 from pdecnn.diagnostics.unchanged import departure
 from pdecnn.errors import DivergedError
-from pdecnn.networks.finiteness import nonfinite_weights
+from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.pde.block import Block
 from pdecnn.pde.facts import declared
 from pdecnn.pde.layers import AbstractLayer

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pdecnn.data.array_files import KINDS
+from pdecnn.data.arrays import KINDS
 from pdecnn.data.registry import needs_folder, recognize
 from pdecnn.errors import ConfigError
 from pdecnn.runs.config import RunConfig

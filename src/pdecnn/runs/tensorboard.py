@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pdecnn.learning.epoch_report import EpochReport
+from pdecnn.learning.metrics import EpochReport
 
 
 class EventWriter:

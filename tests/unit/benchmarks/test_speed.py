@@ -14,9 +14,9 @@ from benchmarks.roofline import Ceilings, Roofline
 from benchmarks.speed import PARTS, bench_large, make_digits_pair
 from benchmarks.speed_figure import draw_depth
 from benchmarks.speed_page import bench_page, bench_tables, write_speed
+from benchmarks.work import Work
 from pdecnn.errors import ConfigError
 from pdecnn.learning.objective import Objective
-from pdecnn.learning.work import Work
 from pdecnn.runs.bench import PAPER_DYNAMICS, QUICK
 from pdecnn.runs.timing import Timing
 from tests.bench_results import make_depth, make_result, make_steps

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pdecnn.data.digits import read_digits
+from pdecnn.data.registry import read_digits
 from pdecnn.diagnostics import (
     PGDConfig,
     accuracy_under,

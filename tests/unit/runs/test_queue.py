@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pdecnn.runs.worker import is_complete
 
 import pdecnn
 from pdecnn.errors import BusyError, ConfigError, DataError
@@ -22,7 +23,6 @@ from pdecnn.runs.config import differing_keys
 from pdecnn.runs.environment import cpu_threads
 from pdecnn.runs.queue import run_queue
 from pdecnn.runs.runs import Run
-from pdecnn.runs.worker import is_complete
 from tests.runs import Recorder, fingerprint, modification_times, small_config
 
 TINY = {"training__epochs": 1}
