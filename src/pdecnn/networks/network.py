@@ -13,6 +13,7 @@ from pdecnn.checks import check_count
 from pdecnn.errors import ConfigError
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.pretrained import load, refuse_hooks, save
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution, check_features
 from pdecnn.pde.layers import LAYERS, AbstractLayer
@@ -178,22 +179,22 @@ class Network(nn.Module):
         classifier = Classifier(self.config.channels[-1], num_classes)
         self.classifier = classifier.to(old.device, old.dtype).train(self.classifier.training)
 
+    def made_anew(self) -> "Network":
+        """The network that its config describes, with weights drawn anew."""
+        return Network(self.config, self.preprocessing)
+
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json, model.safetensors, a model card and their SHA-256 to a folder.
 
         A ConfigError refuses what its config does not describe: exchanged parts, forward hooks.
         """
-        from pdecnn.networks.pretrained import refuse_hooks, save
-
         refuse_hooks(self)
         save(self, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "Network":
         """Read a network that `save_pretrained` wrote; anything amiss is a CheckpointError."""
-        from pdecnn.networks.pretrained import load
-
-        return load(Path(folder))
+        return load(Path(folder), Network)
 
     def _check_images(self, images: Tensor) -> None:
         config = self.config

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,10 +19,12 @@ from pdecnn.files import (
     write_folder,
 )
 from pdecnn.networks.config import NetworkConfig
-from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.pde.convolution import SPATIAL_AXES
 from pdecnn.pde.normalization import BATCH_NORMS
+
+if TYPE_CHECKING:
+    from pdecnn.networks.network import Network
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT_VERSION = 1
@@ -30,7 +32,7 @@ FORMAT_VERSION = 1
 _WEIGHT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def save(network: Network, folder: Path) -> None:
+def save(network: "Network", folder: Path) -> None:
     """Write the folder; `Network.save_pretrained`."""
     contents = folder_contents(network)
     manifest = manifest_bytes({name: contents[name] for name in (WEIGHTS, CONFIG)})
@@ -42,7 +44,7 @@ def save(network: Network, folder: Path) -> None:
         raise CheckpointError(f"{folder}: is, or lies in, a file; pass a folder") from error
 
 
-def folder_contents(network: Network) -> dict[str, bytes]:
+def folder_contents(network: "Network") -> dict[str, bytes]:
     """The files of a network's folder, but for the manifest."""
     check_described(network)
     config = {
@@ -58,8 +60,8 @@ def folder_contents(network: Network) -> dict[str, bytes]:
     }
 
 
-def load(folder: Path) -> Network:
-    """Read the folder; `Network.from_pretrained`."""
+def load(folder: Path, make: "type[Network]") -> "Network":
+    """Read the folder; `Network.from_pretrained`, which says what is to be made of it."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; pass one that save_pretrained wrote")
     if (folder / MANIFEST).exists():
@@ -84,17 +86,17 @@ def load(folder: Path) -> Network:
         if sum(config.block_num_steps) > len(tensors) and not config.share_weights:
             raise ConfigError(f"{config.num_steps} steps a block need more than the weights saved")
         with torch.device("meta"):
-            _check_shapes(Network(config, preprocessing), tensors, folder / WEIGHTS)
+            _check_shapes(make(config, preprocessing), tensors, folder / WEIGHTS)
     except (ConfigError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
     # The weights drawn here are overwritten: reading a file must not use up random numbers.
     with torch.random.fork_rng(devices=()):
-        network = Network(config, preprocessing)
+        network = make(config, preprocessing)
     load_weights(network, tensors, folder / WEIGHTS)
     return network
 
 
-def load_weights(network: Network, tensors: dict[str, Tensor], origin: Path) -> None:
+def load_weights(network: "Network", tensors: dict[str, Tensor], origin: Path) -> None:
     """Copy tensors into the network; a CheckpointError names the first that does not fit."""
     _check_shapes(network, tensors, origin)
     for name, tensor in network.state_dict(keep_vars=True).items():
@@ -103,7 +105,7 @@ def load_weights(network: Network, tensors: dict[str, Tensor], origin: Path) -> 
     network.load_state_dict(tensors)
 
 
-def _check_shapes(network: Network, tensors: dict[str, Tensor], origin: Path) -> None:
+def _check_shapes(network: "Network", tensors: dict[str, Tensor], origin: Path) -> None:
     own = network.state_dict()
     for name in [*own, *tensors]:
         found = tuple(tensors[name].shape) if name in tensors else None
@@ -134,7 +136,7 @@ def deserialize(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _model_card(network: Network) -> str:
+def _model_card(network: "Network") -> str:
     config = network.config
     names = network.preprocessing.class_names
     subject = {1: "signal", 2: "image", 3: "volume"}[config.dimension]
@@ -173,7 +175,7 @@ _INTERNAL = frozenset(vars(nn.Module()))
 _FREE = frozenset({"preprocessing", "_backprop", "_grid_bits"})
 
 
-def check_described(network: Network) -> None:
+def check_described(network: "Network") -> None:
     """Raise a ConfigError where a network is not the one that would be made by its config.
 
     Compared are the parts and their types, every setting of theirs, the shapes of their tensors
@@ -181,7 +183,7 @@ def check_described(network: Network) -> None:
     """
     # The weights drawn here are not used: this must not use up random numbers.
     with torch.random.fork_rng(devices=()), torch.device("cpu"):
-        made = Network(network.config, network.preprocessing)
+        made = network.made_anew()
     found, wanted = dict(network.named_modules()), dict(made.named_modules())
     differences = [_difference(name, found.get(name), part) for name, part in wanted.items()]
     differences += [f"{name} is not among its parts" for name in found if name not in wanted]
@@ -193,7 +195,7 @@ def check_described(network: Network) -> None:
         )
 
 
-def refuse_hooks(network: Network) -> None:
+def refuse_hooks(network: "Network") -> None:
     """Raise a ConfigError where forward hooks may change what a network computes."""
     for name, part in network.named_modules():
         if part._forward_hooks or part._forward_pre_hooks:
