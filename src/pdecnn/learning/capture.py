@@ -16,7 +16,7 @@ from pdecnn.learning.metrics import compute_scores, evaluation_mode
 from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.network import Network
 from pdecnn.pde.grid import deferred_checks
-from pdecnn.pde.randomness import has_hooks
+from pdecnn.pde.randomness import has_foreign_code
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class TrainingGraphs:
             if step.config.capture and step.sums.is_cuda:
                 log.info("with several processes operators run one by one: no graph is captured")
             return None
-        if has_hooks(step.network):
+        if has_foreign_code(step.network):
             log.info("the network has hooks, which no graph would run: operators run one by one")
             return None
         return capture(step, step.state, compiled_step(step), name="training step")
@@ -210,7 +210,7 @@ class TrainingGraphs:
         """How to score the validation images by a graph; None where that is not wanted."""
         # Not: where steps are captured. A training resumed in its validation has taken none.
         network, config, images = self.step.evaluated, self.step.config, self.validation.images
-        wanted = self._wanted and not has_hooks(network)
+        wanted = self._wanted and not has_foreign_code(network)
         if wanted and not self._tried_scores and isinstance(images, Tensor):
             self._tried_scores = True
             scores = CapturedScores(

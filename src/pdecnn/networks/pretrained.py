@@ -187,6 +187,8 @@ def check_described(network: "Network") -> None:
     found, wanted = dict(network.named_modules()), dict(made.named_modules())
     differences = [_difference(name, found.get(name), part) for name, part in wanted.items()]
     differences += [f"{name} is not among its parts" for name in found if name not in wanted]
+    if len(list(network.parameters())) < len(list(made.parameters())):
+        differences.append("some of its weights are one tensor")
     for difference in filter(None, differences):
         raise ConfigError(
             f"the network was changed after it was made: {difference}; only networks as "
