@@ -20,8 +20,7 @@ from pdecnn.reports.paper_results import (
     to_markdown,
 )
 from pdecnn.reports.recorded import TIES, device_name
-from pdecnn.runs.narrowing import count_weights
-from pdecnn.runs.paper import NARROW, TARGETS, Experiment, Plan
+from pdecnn.runs.paper import NARROW, TARGETS, Experiment, Plan, count_weights
 
 
 def notices(plan: Plan) -> list[str]:
