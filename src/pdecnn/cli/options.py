@@ -77,7 +77,7 @@ def shown_training(
 
 def print_json(value: Any, indent: int | None = None) -> None:
     """On stdout, on one line unless indented; never with a bare NaN, which is no JSON."""
-    print(json.dumps(value, indent=indent, allow_nan=False))
+    print(json.dumps(value, indent=indent, allow_nan=False), flush=True)
 
 
 def warn(text: str) -> None:

@@ -3,6 +3,7 @@
 import csv
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -99,7 +100,9 @@ def train(
         if ranks.is_first and not is_queued:
             from pdecnn import reports
 
-            listener.finished(run, reports.draw_run_figures(run))
+            figures = reports.draw_run_figures(run)
+            with suppress(OSError):  # the run is there, whether or not its words can be written
+                listener.finished(run, figures)
     if as_json and ranks.is_first:
         print_json({"run": str(run.folder), **(run.summary or {})})
 
@@ -146,3 +149,4 @@ def predict(
     for result in results:
         for rank, entry in enumerate(result["predictions"], start=1):
             writer.writerow([result["image"], rank, entry["class"], f"{entry['probability']:.6f}"])
+    sys.stdout.flush()

@@ -19,6 +19,43 @@ Array = npt.NDArray[Any]
 KINDS = ".npz, .safetensors or a folder of .npy files"
 
 
+class FileArray:
+    """An array in a .npy file, of which some samples are read at a time.
+
+    By calls to the file, not by mapping it: where a mapped file has become shorter the system ends
+    the process, here it is an error.
+    """
+
+    def __init__(
+        self, path: Path, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        self.path, self.offset, self.shape, self.dtype = path, offset, shape, dtype
+        self.nbytes = prod(shape) * dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, where: int | slice) -> Array:
+        if isinstance(where, slice):
+            first, last, _ = where.indices(len(self))
+        else:
+            first, last = where, where + 1
+        size = self.nbytes // max(len(self), 1)
+        try:
+            with self.path.open("rb") as stream:
+                stream.seek(self.offset + first * size)
+                content = stream.read((last - first) * size)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read any more ({error.strerror})") from error
+        if len(content) < (last - first) * size:
+            raise DataError(
+                f"{self.path}: has become shorter since it was opened; restore it, and leave it "
+                f"alone while it is used"
+            )
+        samples = np.frombuffer(content, self.dtype).reshape(last - first, *self.shape[1:])
+        return samples if isinstance(where, slice) else samples[0]
+
+
 class ArrayFiles:
     """The arrays of a file or folder by name; those of a folder stay on the disk."""
 
@@ -54,7 +91,7 @@ class ArrayFiles:
         """The array of that name, which must be there."""
         with self._reading(self.place):
             if self.is_folder:
-                return self._open(name)
+                return self._open(name)[:]
             if self.place.suffix == ".safetensors":
                 with safe_open(self.place, framework="pt") as file:
                     return _to_numpy(file.get_tensor(name))
@@ -81,11 +118,21 @@ class ArrayFiles:
             raise DataError(f"{self.path('class_names')} must be a list of texts")
         return tuple(names.tolist())
 
-    def _open(self, name: str) -> Array:
+    def open(self, name: str) -> "Array | FileArray":
+        """The array of that name; one of a folder is read a part at a time, as it is indexed."""
+        if not self.is_folder:
+            return self.read(name)
+        with self._reading(self.place):
+            return self._open(name)
+
+    def _open(self, name: str) -> "Array | FileArray":
         path = self.place / f"{name}.npy"
         _check_header_length(path)
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        return array
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+        if mapped.ndim == 0 or not mapped.flags.c_contiguous:  # its samples do not lie together
+            array: Array = np.load(path, allow_pickle=False)
+            return array
+        return FileArray(path, mapped.offset, mapped.shape, mapped.dtype)
 
     def _find_names(self) -> set[str]:
         if self.is_folder:

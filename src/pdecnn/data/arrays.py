@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pdecnn.data.array_files import Array, ArrayFiles
+from pdecnn.data.array_files import Array, ArrayFiles, FileArray
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.split import hold_out_test
 from pdecnn.data.stored_images import LARGEST_IN_MEMORY, StoredImages
@@ -46,7 +46,7 @@ def read_arrays(place: Path | str, *, stream: bool | None = None) -> DataSet:
     """
     files = ArrayFiles(Path(place))
     class_names = _class_names(files)
-    arrays = {part: (files.read(x), x, y) for part, (x, y) in _find_parts(files).items()}
+    arrays = {part: (files.open(x), x, y) for part, (x, y) in _find_parts(files).items()}
     for array, x, _ in arrays.values():
         _with_channels(array.shape, files.path(x))
     if stream is None:
@@ -153,7 +153,7 @@ def _with_channels(shape: tuple[int, ...], path: str) -> tuple[int, ...]:
     return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
 
 
-def _images(array: Array, path: str, stream: bool) -> Tensor | StoredImages:
+def _images(array: Array | FileArray, path: str, stream: bool) -> Tensor | StoredImages:
     """The samples, checked to be finite."""
     shape = _with_channels(array.shape, path)
     if array.dtype.kind not in "uif":

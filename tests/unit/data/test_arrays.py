@@ -301,3 +301,24 @@ def test_files_of_other_kinds_are_refused(tmp_path):
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(DataError, match=r"pass \.npz, \.safetensors or a folder of \.npy"):
             read_arrays(tmp_path / name)
+
+
+def test_an_array_that_shrinks_while_it_is_used_is_one_line_and_no_dead_process(tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 1, 16)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", np.arange(50) % 2)
+    images = read_arrays(tmp_path, stream=True).train.images
+    places = images.places.tolist()
+    np.testing.assert_array_equal(images[:].numpy(), x[places])
+    with (tmp_path / "x.npy").open("rb+") as stream:
+        stream.truncate(200)
+    with pytest.raises(DataError, match=r"x\.npy: has become shorter"):
+        images[:]
+
+
+def test_an_array_with_its_samples_apart_is_read_too(tmp_path):
+    x = np.random.default_rng(0).normal(size=(50, 2, 16)).astype(np.float32)
+    np.save(tmp_path / "x.npy", np.asfortranarray(x))
+    np.save(tmp_path / "y.npy", np.arange(50) % 2)
+    images = read_arrays(tmp_path, stream=True).train.images
+    np.testing.assert_array_equal(images[:].numpy(), x[images.places.tolist()])
