@@ -16,7 +16,7 @@ import torch
 
 import pdecnn
 from pdecnn.files import write_atomically, write_json
-from pdecnn.reports.provenance import measured_on
+from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.environment import describe_environment
 
 DYNAMICS = ("hamiltonian", "parabolic", "second_order", "resnet")

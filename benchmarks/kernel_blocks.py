@@ -1,5 +1,5 @@
 """Time the fused kernels with other block sizes, beside cuDNN: what the table in
-`pde/kernels/symmetric_shear.py` was chosen from.
+`fast/kernels/symmetric_shear.py` was chosen from.
 
     python benchmarks/kernel_blocks.py [--seconds 60] [--shapes 125x16x32,1000x32x32]
 
@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 from triton.testing import do_bench
 
-from pdecnn.pde.kernels import symmetric_shear as kernels
+from pdecnn.fast.kernels import symmetric_shear as kernels
 
 SHAPES = "125x16x32,125x32x16,125x56x8,1000x32x32,1000x64x16,1000x112x8"
 EPSILON = 1e-3

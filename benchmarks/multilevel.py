@@ -1,10 +1,10 @@
 """Train in levels beside a single one, coarsen what was trained; write docs/results/multilevel.*.
 
-    python benchmarks/multilevel.py --dataset digits
-    python benchmarks/multilevel.py --dataset cifar10 --data DIR [--jobs 1] [--epochs 100]
-    python benchmarks/multilevel.py --dataset rediscretized --data DIR
-    python benchmarks/multilevel.py --dataset smooth --data DIR
-    python benchmarks/multilevel.py --dataset published --data DIR
+    python -m benchmarks.multilevel --dataset digits
+    python -m benchmarks.multilevel --dataset cifar10 --data DIR [--jobs 1] [--epochs 100]
+    python -m benchmarks.multilevel --dataset rediscretized --data DIR
+    python -m benchmarks.multilevel --dataset smooth --data DIR
+    python -m benchmarks.multilevel --dataset published --data DIR
 
 `rediscretized` trains on CIFAR-10 in levels between which the PDE's coefficients are kept instead
 of the stencils' entries, and coarsens the results. `smooth` coarsens small networks that were
@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import pdecnn
+from benchmarks.multilevel_page import write_multilevel
 from pdecnn.data.cifar import CIFAR10, read_cifar10
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.registry import find_dataset
@@ -41,7 +42,6 @@ from pdecnn.networks.level_transfer import INTERPOLATIONS
 from pdecnn.networks.multilevel import coarsen_in_space, refine_in_time
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import average_pool
-from pdecnn.reports.multilevel import write_multilevel
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.leveling import images_per_second

@@ -14,8 +14,8 @@ from pdecnn.files import write_atomically
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import CARD
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS
-from pdecnn.reports.provenance import TIES
-from pdecnn.reports.results import Result, read_result
+from pdecnn.reports.paper_results import Result, read_result
+from pdecnn.reports.recorded import TIES
 from pdecnn.runs.config import RunConfig, assignment, differing_keys
 from pdecnn.runs.paper import PAPER_DYNAMICS, TITLES, Experiment
 from pdecnn.runs.runs import Run

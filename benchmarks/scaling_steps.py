@@ -25,7 +25,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.learning import Trainer, TrainingConfig
 from pdecnn.learning.distributed import ALONE, Ranks, joined_ranks
 from pdecnn.learning.optimizer import flatten
-from pdecnn.pde.synchronization import synchronize_batch_norms_
+from pdecnn.learning.synchronization import synchronize_batch_norms_
 
 NETWORKS = {"hamiltonian_digits": 32, "hamiltonian_cifar10": 32, "parabolic_cifar10": 32}
 REPEATS = 11

@@ -169,3 +169,13 @@ def make_result():
         "compile": make_compile(),
     }
     return {"format_version": FORMAT_VERSION, "parts": parts}
+
+
+def make_own_result():
+    """What `pdecnn bench` itself measures: no roofline, no further parts."""
+    steps = make_steps()
+    del steps["roofline"]
+    for row in steps["rows"]:
+        del row["floor_seconds"], row["roofline_fraction"], row["moved_bytes"]
+        row["ratio_to_plain"] = 0.25 if row["variant"] == "captured" else 1.0
+    return {"format_version": FORMAT_VERSION, "parts": {"steps": steps, "depth": make_depth()}}

@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from pdecnn.runs.listener import Listener
+from pdecnn.runs.worker import CONDITIONS, TRAINING_EVALUATION, complete_run
 from PIL import Image
 from safetensors.numpy import save
 
@@ -30,16 +32,14 @@ from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.files import MANIFEST
 from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
 from pdecnn.networks.foreign import take_foreign_weights
-from pdecnn.reports.bench_files import check_output
-from pdecnn.reports.results import read_result
+from pdecnn.reports.bench import check_output
+from pdecnn.reports.paper_results import read_result
 from pdecnn.runs import Run
-from pdecnn.runs.listener import Listener
 from pdecnn.runs.resolution import resolve_run
 from pdecnn.runs.runs import DATA, TIMING
 from pdecnn.runs.settings import parse_assignment
-from pdecnn.runs.worker import CONDITIONS, TRAINING_EVALUATION, complete_run
 from tests import published_data
-from tests.bench_results import make_result
+from tests.bench_results import make_own_result
 from tests.image_folders import ORIENTATION_TAG
 from tests.runs import small_config
 from tests.unit.learning.trainings import make_network, make_trainer
@@ -296,7 +296,7 @@ time_limit_seconds = 1e3
 def _bench():
     return Parser(
         name="bench results",
-        files={"speed.json": json.dumps(make_result()).encode()},
+        files={"speed.json": json.dumps(make_own_result()).encode()},
         read=lambda folder: check_output(folder, quick=False),
         errors=(CheckpointError,),
     )

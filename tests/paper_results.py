@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from pdecnn.files import write_json
-from pdecnn.reports.results import read_runs
+from pdecnn.reports.paper_results import read_runs
 from pdecnn.runs.runs import PREDICTIONS, TIMING, create_run
 
 STL10 = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]

@@ -54,8 +54,7 @@ from pdecnn.runs import load as load
 from pdecnn.runs import predict as predict
 from pdecnn.runs import recipe as recipe
 from pdecnn.runs import train as train
-
-__version__ = "0.1.0"
+from pdecnn.version import __version__ as __version__
 
 if typing.TYPE_CHECKING:
     from pdecnn.runs.diagnosis import attack as attack

@@ -76,7 +76,7 @@ def test_data_that_the_recipe_does_not_read_trains_nothing(refused, cifar10, tra
 
 def test_the_small_cifar10_itself_is_fine(cifar10, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pdecnn.reports.draw_run_figures", lambda run: [])
+    monkeypatch.setattr("pdecnn.reports.run_figures.draw_run_figures", lambda run: [])
     options = ("--output", "run", *CIFAR_OPTIONS)
     done = call(
         capsys, monkeypatch, "train", "parabolic_cifar10", "--data", cifar10.parent, *options

@@ -133,7 +133,7 @@ def shell(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(resolution, "recipe", short_recipe)
     monkeypatch.setattr(pdecnn, "recipe", short_recipe)
-    monkeypatch.setattr("pdecnn.reports.draw_run_figures", lambda run: [])
+    monkeypatch.setattr("pdecnn.reports.run_figures.draw_run_figures", lambda run: [])
     prepare(tmp_path)
     return Shell(capsys, monkeypatch)
 

@@ -6,19 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import pdecnn
 from pdecnn.data.cifar import CIFAR10
 from pdecnn.learning import evaluate_network
 from pdecnn.networks import refine_in_time
-from pdecnn.networks.preprocessing import average_pool
 from pdecnn.runs.preparation import read_splits
-from pdecnn.runs.runs import Run
 from tests.published_data import write_version
 from tests.runs import environment
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "multilevel.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -37,10 +34,21 @@ def test_refining_small_steps_in_time_keeps_the_accuracy(dynamics, tmp_path):
 
 @pytest.mark.slow
 def test_the_benchmark_runs_goes_on_and_writes_its_page(tmp_path):
-    command = [sys.executable, str(SCRIPT), "--quick", "--seeds", "1", "--output", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.multilevel",
+        "--quick",
+        "--seeds",
+        "1",
+        "--output",
+        str(tmp_path),
+    ]
     command += ["--device", "cpu", "--epochs", "3"]
     levels = ["--levels", "2,1::4,8", "--levels", "1,2:4,8"]
-    first = subprocess.run([*command, *levels], env=environment(), capture_output=True, text=True)
+    first = subprocess.run(
+        [*command, *levels], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
     assert first.returncode == 0, first.stderr
     results = json.loads((tmp_path / "multilevel.json").read_text())["digits"]
     assert [run["name"] for run in results["runs"]] == [
@@ -58,7 +66,9 @@ def test_the_benchmark_runs_goes_on_and_writes_its_page(tmp_path):
         assert words in page
     assert str(tmp_path) not in page
     assert (tmp_path / "multilevel-digits.png").stat().st_size > 10_000
-    again = subprocess.run([*command, *levels], env=environment(), capture_output=True, text=True)
+    again = subprocess.run(
+        [*command, *levels], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
     assert "3 finished before, 0 to go" in again.stdout
 
 
@@ -68,9 +78,18 @@ def test_the_published_networks_are_coarsened_without_any_other_training(tmp_pat
     names = pdecnn.create_model("hamiltonian_cifar10", pretrained=True).preprocessing.class_names
     (data / CIFAR10.names_file).write_text("\n".join(names))
     output = tmp_path / "output"
-    command = [sys.executable, str(SCRIPT), "--quick", "--dataset", "published", "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.multilevel",
+        "--quick",
+        "--dataset",
+        "published",
+        "--device",
+        "cpu",
+    ]
     command += ["--data", str(data), "--output", str(output)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = json.loads((output / "multilevel.json").read_text())["published"]["coarsened"]
     assert len(rows) == 15
@@ -78,46 +97,4 @@ def test_the_published_networks_are_coarsened_without_any_other_training(tmp_pat
     page = (output / "multilevel.md").read_text()
     assert "parabolic, hamiltonian, second_order, in this order" in page
     assert "images averaged and interpolated back |" in page
-    assert str(tmp_path) not in page
-
-
-@pytest.mark.slow
-def test_networks_of_rediscretised_levels_are_coarsened_to_the_first_mesh(tmp_path):
-    data = write_version(tmp_path, CIFAR10)
-    output = tmp_path / "output"
-    command = [sys.executable, str(SCRIPT), "--quick", "--dataset", "rediscretized"]
-    command += ["--data", str(data), "--output", str(output), "--device", "cpu", "--seeds", "1"]
-    command += ["--epochs", "2", "--tuning-jobs", "2"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    result = json.loads((output / "multilevel.json").read_text())["rediscretized"]
-    assert [run["level_stencils"] for run in result["runs"]] == ["rediscretize"]
-    assert sum("tuned_test_accuracy" in row for row in result["coarsened"]) == 3
-    name = "rediscretize-levels-50_50epochs-16_32px-seed0"
-    tuned = output / "runs" / "rediscretized" / "tuned" / name
-    assert pdecnn.load(tuned).config.mesh_size == 1.0
-    page = (output / "multilevel.md").read_text()
-    assert "16 → 32 px, re-discretised, epochs 50:50: between levels" in page
-
-
-@pytest.mark.slow
-def test_networks_learn_from_smooth_images_and_are_coarsened_on_those_there_are(tmp_path):
-    data = write_version(tmp_path, CIFAR10)
-    output = tmp_path / "output"
-    command = [sys.executable, str(SCRIPT), "--quick", "--dataset", "smooth", "--seeds", "1"]
-    command += ["--data", str(data), "--output", str(output), "--device", "cpu", "--epochs", "1"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((output / "multilevel.json").read_text())["smooth"]["coarsened"]
-    assert sum("tuned_test_accuracy" in row for row in rows) == 9
-    trained = Run(output / "runs" / "smooth" / "trained" / "parabolic-seed0").config
-    tuned = Run(output / "runs" / "smooth" / "tuned" / "galerkin-parabolic-seed0").config
-    smooth, given = (read_splits(config.data, 0).test for config in (trained, tuned))
-    assert torch.equal(smooth.labels, given.labels)
-    pixels = average_pool(given.images.double(), 2)
-    pixels = torch.nn.functional.interpolate(pixels, scale_factor=2, mode="bilinear")
-    assert (smooth.images - pixels).abs().max() <= 0.51
-    page = (output / "multilevel.md").read_text()
-    titles = [line for line in page.splitlines() if line.startswith("### ")]
-    assert titles == ["### parabolic", "### hamiltonian", "### second_order"]
     assert str(tmp_path) not in page

@@ -25,7 +25,7 @@ def write_example(path, example, function, number):
 @pytest.fixture
 def commands(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pdecnn.reports.draw_run_figures", lambda run: [])
+    monkeypatch.setattr("pdecnn.reports.run_figures.draw_run_figures", lambda run: [])
     return lambda *arguments: call(capsys, monkeypatch, *arguments)
 
 
@@ -178,7 +178,7 @@ def test_a_run_on_signals_is_like_any_other(commands, tmp_path):
 )
 def test_the_figures_of_signals_and_volumes_are_drawn(recipe, example, number, capsys, tmp_path):
     import pdecnn
-    from pdecnn.reports import draw_run_figures
+    from pdecnn.reports.run_figures import draw_run_figures
 
     write_example(tmp_path / "data.npz", *example, number)
     settings = {"network.channels": [4, 4], "training.epochs": 1, "training.batch_size": 8}

@@ -35,7 +35,7 @@ training.read_splits = read_splits
 TWICE = """
 import os, signal
 from pdecnn.runs import Listener
-from pdecnn.reports import console
+from pdecnn.reports import terminal as console
 class Impatient(console.ConsoleListener):
     def step(self, progress):
         if progress.step == 60:

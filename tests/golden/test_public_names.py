@@ -21,9 +21,10 @@ NAMES = {
     """,
     "pdecnn.pde": """
         AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES
-        Block Convolution ForwardEuler Grid INTEGRATORS Leapfrog ResidualLayer RungeKutta4 Shear
-        SymmetricLayer TotalVariationNorm Verlet galerkin_coarsen list_activations
-        pde_coefficients pde_terms rediscretize register_activation stencil_from_pde_coefficients
+        Block Component Convolution Equation ForwardEuler Grid INTEGRATORS Leapfrog ResidualLayer
+        RungeKutta4 Shear StabilityRule SymmetricLayer TotalVariationNorm Verlet galerkin_coarsen
+        list_activations pde_coefficients pde_terms rediscretize register_activation
+        stencil_from_pde_coefficients
     """,
     "pdecnn.diagnostics": """
         Assumption AttackResult BlockCoefficients BlockDiagnosis BlockStability CorruptionResult

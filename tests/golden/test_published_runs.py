@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pdecnn.reports import draw_paper
-from pdecnn.reports.results import read_result, read_runs, spread
-from pdecnn.reports.table import LABELS, make_rows
+from pdecnn.reports.paper import draw_paper
+from pdecnn.reports.paper_results import LABELS, make_rows, read_result, read_runs, spread
 from pdecnn.runs.paper import PAPER_DYNAMICS, TITLES
 
 ROOT = Path(__file__).parents[2]

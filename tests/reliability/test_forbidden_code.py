@@ -152,7 +152,7 @@ ALLOWED = [
     "network.eval()",
     "torch.load(f, map_location='cpu', weights_only=True)",
     "import numpy as np\nnp.load(f, mmap_mode='r', allow_pickle=False)",
-    "import importlib\nimportlib.import_module('pdecnn.pde.kernels.symmetric_shear_triton')",
+    "import importlib\nimportlib.import_module('pdecnn.fast.kernels.symmetric_shear_triton')",
     "import subprocess\nsubprocess.run(['git'], shell=False)",
     "import json\njson.load(f)",
     "import tomllib\ntomllib.loads(text)",

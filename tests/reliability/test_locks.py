@@ -33,7 +33,7 @@ from tests.runs import (
 PAUSING = """
 import sys, time
 from pathlib import Path
-from pdecnn.reports import console
+from pdecnn.reports import terminal as console
 class Pausing(console.ConsoleListener):
     def epoch(self, report, timing):
         folder = Path(sys.argv[sys.argv.index("--output") + 1]).parent

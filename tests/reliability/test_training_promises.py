@@ -12,7 +12,7 @@ import pdecnn
 from pdecnn.data.batches import training_batches
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.learning import trainer as trainer_module
-from pdecnn.reports.console import ConsoleListener
+from pdecnn.reports.terminal import ConsoleListener
 from pdecnn.runs import environment
 from pdecnn.runs.environment import deterministic_algorithms
 from tests.runs import call, fingerprint, small_config, small_options

@@ -17,7 +17,7 @@ import pdecnn
 from pdecnn.cli.application import explain
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError, ExportError
 from pdecnn.learning.step import TrainingStep
-from pdecnn.reports.console import ConsoleListener
+from pdecnn.reports.terminal import ConsoleListener
 from pdecnn.runs import tensorboard
 from pdecnn.runs.signals import Interrupted
 from tests.runs import call, fingerprint, modification_times, small_config, small_options
@@ -34,7 +34,7 @@ def run_command(capsys, monkeypatch):
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     """A run made from Python, figures and all."""
-    from pdecnn.reports import draw_run_figures
+    from pdecnn.reports.run_figures import draw_run_figures
 
     run = pdecnn.train(small_config(), output=tmp_path_factory.mktemp("trained") / "run")
     draw_run_figures(run)
@@ -53,7 +53,7 @@ def digit_files(tmp_path_factory):
 @pytest.fixture
 def without_figures(monkeypatch):
     """They take longer than a small run."""
-    monkeypatch.setattr("pdecnn.reports.draw_run_figures", lambda run: [])
+    monkeypatch.setattr("pdecnn.reports.run_figures.draw_run_figures", lambda run: [])
 
 
 # ------------------------------------------------------------------ train

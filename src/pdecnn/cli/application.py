@@ -1,6 +1,7 @@
 """The command `pdecnn`: its commands in the order of its help, and what errors become."""
 
 import errno
+import logging
 import os
 import signal
 import sys
@@ -91,7 +92,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        from pdecnn import __version__
+        from pdecnn.version import __version__
 
         print(f"pdecnn {__version__}")
         raise typer.Exit
@@ -134,6 +135,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # File names may hold what the terminal's encoding does not: that ends no training.
             stream.reconfigure(errors="backslashreplace")
+    # Its first import may tell of font caches: no concern of who trains a network.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         try:
             app()

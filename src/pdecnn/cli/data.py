@@ -18,7 +18,7 @@ def list_data(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     if as_json:
         print_json({name: versions[0].describe() for name, versions in PUBLISHED.items()})
         return
-    from pdecnn.reports.listings import print_published
+    from pdecnn.reports.terminal import print_published
 
     print_published()
 
@@ -39,7 +39,7 @@ def download_data(
     from contextlib import nullcontext
 
     from pdecnn.data.download import download
-    from pdecnn.reports.listings import download_bar
+    from pdecnn.reports.terminal import download_bar
 
     with nullcontext() if quiet else download_bar(name) as progress:
         path = download(name, output, url=url, progress=progress)

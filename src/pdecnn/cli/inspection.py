@@ -118,7 +118,7 @@ def attack(
     """Measure a run under attack and on noisy images."""
     del debug
     from pdecnn.reports.diagnosis_files import write_attack
-    from pdecnn.reports.robustness import print_attack
+    from pdecnn.reports.terminal import print_attack
     from pdecnn.runs import diagnosis
 
     found = diagnosis.attack(

@@ -109,7 +109,7 @@ def _show_level(
     device: str,
     as_json: bool,
 ) -> None:
-    from pdecnn.reports.listings import print_level
+    from pdecnn.reports.terminal import print_level
     from pdecnn.runs.leveling import compare_levels
 
     figures = None

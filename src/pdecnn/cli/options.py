@@ -68,7 +68,7 @@ def shown_training(
         with notes_shown_by(lambda text: print(text, flush=True)):
             yield Listener()
     else:
-        from pdecnn.reports.console import ConsoleListener
+        from pdecnn.reports.terminal import ConsoleListener
 
         listener = ConsoleListener(to_stderr=to_stderr)
         with notes_shown_by(listener.note):

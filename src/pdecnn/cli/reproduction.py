@@ -67,7 +67,7 @@ def reproduce(
 ) -> None:
     """Rebuild the paper's tables and figures from the data."""
     del debug
-    from pdecnn import reports
+    from pdecnn.reports.paper import draw_paper
     from pdecnn.runs.paper import make_plan
     from pdecnn.runs.queue import run_queue
 
@@ -85,7 +85,7 @@ def reproduce(
         for note in plan.notes:
             log.info(note)
         failures = run_queue(plan.runs, output / "runs", device=device, num_parallel=jobs)
-        files, failures = reports.draw_paper(plan, output, failures)
+        files, failures = draw_paper(plan, output, failures)
         log.info("in %s: %s", output, ", ".join(path.name for path in files))
     if as_json:
         print_json({"files": [str(path) for path in files], "failures": failures})
@@ -98,7 +98,7 @@ def reproduce(
 def bench(
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="PARTS", help="Of steps,digits,depth,large,compile."),
+        typer.Option("--only", metavar="PARTS", help="Of steps,depth; both if none."),
     ] = None,
     output: Annotated[
         Path | None,
@@ -113,8 +113,7 @@ def bench(
 ) -> None:
     """Measure speed and memory beside plain torch."""
     del debug
-    from pdecnn.reports.bench import print_bench
-    from pdecnn.reports.bench_files import check_output, write_bench
+    from pdecnn.reports.bench import check_output, print_bench, write_bench
     from pdecnn.runs.bench import run_bench
 
     if output is not None:

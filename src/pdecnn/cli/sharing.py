@@ -43,7 +43,7 @@ def export(
     if as_json:
         print_json(exported)
         return
-    from pdecnn.reports.listings import print_export
+    from pdecnn.reports.terminal import print_export
 
     print_export(exported)
 
@@ -57,7 +57,7 @@ def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
         configs = {name: runs.recipe(name).to_dict() for name in runs.list_recipes()}
         print_json(configs)
         return
-    from pdecnn.reports.listings import print_recipes
+    from pdecnn.reports.terminal import print_recipes
 
     print_recipes()
 
@@ -71,6 +71,6 @@ def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     if as_json:
         print_json(counts)
         return
-    from pdecnn.reports.listings import print_models
+    from pdecnn.reports.terminal import print_models
 
     print_models(counts)

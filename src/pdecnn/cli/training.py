@@ -98,9 +98,9 @@ def train(
             listener=listener,
         )
         if ranks.is_first and not is_queued:
-            from pdecnn import reports
+            from pdecnn.reports.run_figures import draw_run_figures
 
-            figures = reports.draw_run_figures(run)
+            figures = draw_run_figures(run)
             with suppress(OSError):  # the run is there, whether or not its words can be written
                 listener.finished(run, figures)
     if as_json and ranks.is_first:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -9,11 +10,12 @@ from torch import Tensor, nn
 from pdecnn.diagnostics.jacobians import plain_copy
 from pdecnn.diagnostics.unchanged import departure
 from pdecnn.pde.block import Block
-from pdecnn.pde.integrators import Layers, Leapfrog, State, Verlet, evaluate
+from pdecnn.pde.facts import declared
+from pdecnn.pde.integrators import Layers, State, evaluate
 from pdecnn.pde.layers import AbstractLayer, SymmetricLayer
 from pdecnn.pde.normalization import ChannelAffine
 
-EnergyOf = Callable[[Layers, State], Tensor]
+EnergyOf = Callable[[Layers, State], Tensor | None]
 CURVES = ("norms", "raw", "centred", "printed_raw", "printed_centred")
 """The fields of `EnergyCurves`."""
 
@@ -44,7 +46,7 @@ class EnergyCurves:
 
 def features_symbol(block: Block) -> str:
     """What the features of a block are: '(Y, Z)' where they are two halves, else 'Y'."""
-    return "(Y, Z)" if isinstance(block.integrator, Verlet) else "Y"
+    return block.integrator.features_symbol
 
 
 @torch.no_grad()
@@ -85,29 +87,30 @@ def potential(layer: AbstractLayer, features: Tensor) -> Tensor:
 
 def has_potential(layer: nn.Module) -> bool:
     """Whether F is minus the gradient of `potential`: F_sym, no normalisation, Phi known."""
-    if type(layer) is not SymmetricLayer or departure(layer) is not None:
+    if not isinstance(layer, AbstractLayer) or declared(type(layer), "symmetric") is not True:
         return False
-    plain = isinstance(layer.normalization, nn.Identity | ChannelAffine)
+    if departure(layer) is not None:
+        return False
+    plain = type(layer.normalization) in (nn.Identity, ChannelAffine)
     return plain and layer.activation.antiderivative is not None
 
 
 def _conserved(block: Block) -> EnergyOf | None:
     if not all(has_potential(layer) for layer in block.layers):
         return None
-    if isinstance(block.integrator, Leapfrog):
-        return lambda layers, state: _sum(state[1].square()) / 2 + _potential(layers[0], state[0])
-    if isinstance(block.integrator, Verlet):
-        return lambda layers, state: (
-            _potential(layers[0], state[1]) + _potential(layers[1], state[0])
-        )
-    if block.integrator.layers_per_step == 1:
-        return lambda layers, state: _potential(layers[0], state[0])
-    return None
+
+    def energy(layers: Layers, state: State) -> Tensor | None:
+        return block.integrator.energy([partial(_potential, layer) for layer in layers], state)
+
+    return energy
 
 
 def _printed(block: Block) -> EnergyOf | None:
+    integrator = block.integrator
     symmetric = all(isinstance(layer, SymmetricLayer) for layer in block.layers)
-    if not isinstance(block.integrator, Leapfrog) or not symmetric:
+    symbols = [part.symbol for part in integrator.components]
+    second_order = [part.order for part in integrator.equations] == [2]
+    if not second_order or symbols != ["Y", "v"] or not symmetric:
         return None
 
     def printed(layers: Layers, state: State) -> Tensor:
@@ -120,17 +123,18 @@ def _printed(block: Block) -> EnergyOf | None:
 
 
 def _centred_states(block: Block, states: list[State], steps: list[Layers]) -> list[State] | None:
-    if not isinstance(block.integrator, Leapfrog | Verlet):
+    """All components at one time: those half a step before the others are averaged."""
+    offsets = [part.offset for part in block.integrator.components]
+    if -0.5 not in offsets or len(offsets) != len(states[0]):
         return None
     final = block.integrator.step(steps[-1], states[-1], block.step_size)
-    # Leapfrog's second component and Verlet's first one are half a step off the other.
-    early = 1 if isinstance(block.integrator, Leapfrog) else 0
-    centred = []
-    for state, later in zip(states, [*states[1:], final], strict=True):
-        components = list(state)
-        components[early] = (state[early] + later[early]) / 2
-        centred.append(tuple(components))
-    return centred
+    return [
+        tuple(
+            (now + after) / 2 if offset == -0.5 else now
+            for offset, now, after in zip(offsets, state, later, strict=True)
+        )
+        for state, later in zip(states, [*states[1:], final], strict=True)
+    ]
 
 
 def _along(
@@ -138,7 +142,9 @@ def _along(
 ) -> Tensor | None:
     if energy is None or states is None:
         return None
-    return torch.stack([energy(layers, state) for layers, state in zip(steps, states, strict=True)])
+    values = [energy(layers, state) for layers, state in zip(steps, states, strict=True)]
+    known = [value for value in values if value is not None]
+    return torch.stack(known) if len(known) == len(values) else None
 
 
 def _potential(layer: nn.Module, features: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -123,18 +124,19 @@ def _forward_path(block: Block, features: Tensor) -> tuple[Path, Tensor]:
 
 def _backward_path(block: Block, features: Tensor) -> tuple[Path, Tensor]:
     integrator = block.integrator
-    if not isinstance(integrator, AbstractReversibleIntegrator):
+    if not integrator.reversible:
         raise ConfigError(
             f"{integrator.name} steps cannot be undone, so nothing grows backwards in time; use a "
             f"hyperbolic block or backward=False"
         )
+    undone = cast(AbstractReversibleIntegrator, integrator)
     final = double_state(block.propagate(features.detach().double()))
 
     def path(flat: Tensor, depth: int) -> list[Tensor]:
         state = _split(flat, final)
         found = [flat]
         for layers in list(reversed(block.steps))[:depth]:
-            state = integrator.step_back(layers, state, block.step_size)
+            state = undone.step_back(layers, state, block.step_size)
             found.append(_join(state))
         return found
 

@@ -6,23 +6,17 @@ from math import inf, prod, sqrt
 
 from torch import nn
 
+from pdecnn.diagnostics.jacobians import is_wave
 from pdecnn.diagnostics.spectra import DENSE_SIZE, convolution_norm_bound
 from pdecnn.diagnostics.unchanged import departure
 from pdecnn.pde.activations import BUILT_IN
 from pdecnn.pde.convolution import Convolution
-from pdecnn.pde.integrators import (
-    AbstractIntegrator,
-    ForwardEuler,
-    Layers,
-    Leapfrog,
-    RungeKutta4,
-    Verlet,
-)
-from pdecnn.pde.layers import LAYERS, AbstractLayer, SymmetricLayer
+from pdecnn.pde.facts import declared
+from pdecnn.pde.integrators import AbstractIntegrator, Layers
+from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
 
-RK4_REAL_LIMIT = 2.785293563405282
-"""|1 + z + z^2/2 + z^3/6 + z^4/24| <= 1 for real z exactly in [-2.7853, 0]."""
+_PLAIN = (nn.Identity, ChannelAffine)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +43,10 @@ def monotone_assumptions(layer: nn.Module) -> tuple[Assumption, ...]:
     """
     symmetric = Assumption(
         statement="the layers are F_sym (eq. 7)",
-        holds=type(layer) is SymmetricLayer,
+        holds=declared(type(layer), "symmetric") is True,
         otherwise=f"a layer is not F_sym (eq. 7) but of class {type(layer).__name__}",
     )
-    if not isinstance(layer, AbstractLayer) or type(layer) not in LAYERS.values():
+    if not isinstance(layer, AbstractLayer) or declared(type(layer), "symmetric") is None:
         return (symmetric,)
     found = departure(layer)
     unchanged = Assumption(
@@ -78,7 +72,7 @@ def _monotone_parts(layer: AbstractLayer) -> tuple[Assumption, ...]:
     assumptions = (
         Assumption(
             statement="the layers have no normalisation",
-            holds=isinstance(normalization, nn.Identity | ChannelAffine),
+            holds=type(normalization) in _PLAIN,
             otherwise="the layers have a normalisation",
         ),
         Assumption(
@@ -109,7 +103,7 @@ def is_linear(layer: nn.Module) -> bool:
     if not isinstance(layer, AbstractLayer) or departure(layer) is not None:
         return False
     slopes = layer.activation.slope_range
-    plain = isinstance(layer.normalization, nn.Identity | ChannelAffine)
+    plain = type(layer.normalization) in _PLAIN
     return plain and slopes is not None and slopes[0] == slopes[1] != 0
 
 
@@ -150,21 +144,18 @@ def guaranteed_bound(
     """The step size up to which a step provably never expands distances; None: there is none.
 
     Where -F is co-coercive with constant c = L |S^(1/2) K|^2 (or |K|^2/sqrt(epsilon) for total
-    variation denoising), that is 2/c for forward Euler (eq. 8), and for Runge-Kutta 4 too, whose
-    disk of contractivity has radius 1 as Euler's has (Dahlquist & Jeltsch 1979); 2.7853/c for it
-    where F is linear. |K| enters by its upper bound. Hyperbolic steps expand some distances
-    at any step size: none.
+    variation denoising), that is what the integrator's class declares: 2/c for forward Euler
+    (eq. 8), and for Runge-Kutta 4 too, 2.7853/c for it where F is linear. |K| enters by its upper
+    bound. Hyperbolic steps expand some distances at any step size: none.
     """
-    if type(integrator) not in (ForwardEuler, RungeKutta4):
+    rule = declared(type(integrator), "stability")
+    if rule is None or rule.contractive == 0 or is_wave(integrator) or len(layers) != 1:
         return None
     (layer,) = layers
-    if not isinstance(layer, AbstractLayer):
-        return None
-    if not is_monotone(layer):
+    if not isinstance(layer, AbstractLayer) or not is_monotone(layer):
         return None
     constant = _cocoercivity(layer, scaled_norm_bound(layer, size, dense_size=dense_size))
-    linear_rk4 = isinstance(integrator, RungeKutta4) and is_linear(layer)
-    return quotient(RK4_REAL_LIMIT if linear_rk4 else 2.0, constant)
+    return quotient(rule.linear if is_linear(layer) else rule.contractive, constant)
 
 
 def sufficient_linear_bound(
@@ -179,17 +170,17 @@ def sufficient_linear_bound(
     2/|K| for leapfrog (eq. 11), 2/(|K_1| |K_2|) for Verlet (eq. 10), with S^(1/2) K for K, the
     slope of sigma included and the norms' upper bounds. It needs a monotone F_sym besides.
     """
-    if type(integrator) not in (Leapfrog, Verlet) or not all(map(is_linear, layers)):
+    rule = declared(type(integrator), "stability")
+    if rule is None or rule.linear == 0 or not is_wave(integrator):
         return None
-    if not all(map(is_monotone, layers)):
+    if not all(is_linear(layer) and is_monotone(layer) for layer in layers):
         return None
     constants = [
         _cocoercivity(layer, scaled_norm_bound(layer, size, dense_size=dense_size))
         for layer in layers
         if isinstance(layer, AbstractLayer)
     ]
-    rate = sqrt(constants[0]) if isinstance(integrator, Leapfrog) else sqrt(prod(constants))
-    return quotient(2.0, rate)
+    return quotient(sqrt(rule.linear), sqrt(prod(constants)))
 
 
 def _is_denoising(layer: AbstractLayer) -> bool:

@@ -11,13 +11,7 @@ from torch import Tensor, nn
 from pdecnn.errors import ConfigError
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
-from pdecnn.pde.integrators import (
-    AbstractIntegrator,
-    AbstractReversibleIntegrator,
-    Layers,
-    State,
-    evaluate,
-)
+from pdecnn.pde.integrators import AbstractIntegrator, Layers, State, evaluate
 
 _DENSE_CHUNK = 64
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -118,8 +112,8 @@ def system_jacobian(block: Block, state: State, *, step: int = 0) -> LinearMap:
     `block.trajectory`, `step` the place of the layers in time.
     """
     plain = plain_copy(block)
-    rate = _system_rate(plain.integrator, plain.steps[_checked_step(block, step)])
-    return jacobian_at(rate, double_state(state))
+    layers = plain.steps[_checked_step(block, step)]
+    return jacobian_at(*_system(plain.integrator, layers, double_state(state)))
 
 
 def step_jacobian(block: Block, state: State, *, step: int = 0) -> LinearMap:
@@ -177,23 +171,40 @@ def double_state(state: State) -> State:
     return tuple(part.detach().double() for part in state)
 
 
-def _system_rate(integrator: AbstractIntegrator, layers: Layers) -> Callable[[State], State]:
-    if isinstance(integrator, AbstractReversibleIntegrator):
-        shears = integrator.shears(layers)
+def is_wave(integrator: AbstractIntegrator) -> bool:
+    """Whether the equation is one of waves: of second order, or of unknowns that drive others."""
+    return any(part.order == 2 or part.unknown != part.argument for part in integrator.equations)
 
-        def rate(state: State) -> State:
-            rates = [torch.zeros_like(part) for part in state]
-            for shear in shears:
-                rates[shear.target] = rates[shear.target] + shear.increment(state[shear.source], 1)
-            return tuple(rates)
 
-        return rate
-    if integrator.layers_per_step != 1:
+def _system(
+    integrator: AbstractIntegrator, layers: Layers, state: State
+) -> tuple[Callable[[State], State], State]:
+    """The rates of all unknowns as functions of them, and their values in a state.
+
+    An unknown of second order is followed by its velocity, which no F depends on.
+    """
+    equations = integrator.equations
+    if len(equations) != len(layers):
         raise ConfigError(
-            f"the differential equation behind {integrator.name} is not known: it is neither a "
-            f"sequence of shears nor a method with one layer a step; take step_jacobian"
+            f"the differential equation behind {integrator.name} is not known: it declares none "
+            f"for each of its {len(layers)} layer(s); take step_jacobian"
         )
-    return lambda state: (evaluate(layers[0], state[0]),)
+    places: dict[str, int] = {}
+    point: list[Tensor] = []
+    for equation in equations:
+        places[equation.unknown] = len(point)
+        value = state[integrator.place(equation.unknown)]
+        point += [value] if equation.order == 1 else [value, torch.zeros_like(value)]
+
+    def rate(values: State) -> State:
+        rates: list[Tensor] = []
+        for equation, layer in zip(equations, layers, strict=True):
+            if equation.order == 2:
+                rates.append(values[places[equation.unknown] + 1])
+            rates.append(equation.sign * evaluate(layer, values[places[equation.argument]]))
+        return tuple(rates)
+
+    return rate, tuple(point)
 
 
 def _checked_step(block: Block, step: int) -> int:

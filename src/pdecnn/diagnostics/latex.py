@@ -12,15 +12,12 @@ from pdecnn.diagnostics.coefficients import (
 )
 from pdecnn.errors import ConfigError
 from pdecnn.pde.block import Block
-from pdecnn.pde.integrators import ForwardEuler, Leapfrog, RungeKutta4, Verlet
-from pdecnn.pde.layers import AbstractLayer, ResidualLayer, SymmetricLayer
+from pdecnn.pde.facts import declared
+from pdecnn.pde.layers import AbstractLayer
 
 _VARIABLES = "xyz"
-_LAYERS = (SymmetricLayer, ResidualLayer)  # of others only the parts are known, not the sum
 _ACTIVATIONS = {"relu": r"\max(0, \cdot)", "tanh": r"\tanh", "identity": r"\mathrm{id}"}
 _NORMALIZATIONS = {"tv": r"\mathcal{N}_{\mathrm{tv}}", "batch": r"\mathcal{N}_{\mathrm{batch}}"}
-# Component of the state -> the left side, the unknown it is driven by, and the sign (eq. 10).
-_HAMILTONIAN = ((r"\partial_t Y", "Z", 1), (r"\partial_t Z", "Y", -1))
 
 
 def pde_latex(
@@ -49,29 +46,34 @@ def pde_latex(
 
 def has_equation(block: Block) -> bool:
     """Whether `pde_latex` can write its PDE: known layers of 3-point stencils, in known methods."""
-    known = isinstance(block.integrator, ForwardEuler | RungeKutta4 | Leapfrog | Verlet)
-    layers_known = all(type(layer) in _LAYERS for layer in block.layers)
-    return known and layers_known and has_coefficients(block)
+    known = len(block.integrator.equations) == block.integrator.layers_per_step
+    return known and all(map(_is_known, block.layers)) and has_coefficients(block)
+
+
+def _is_known(layer: nn.Module) -> bool:
+    """Whether its class says how K, N and sigma make F; of others only the parts are known."""
+    return declared(type(layer), "symmetric") is not None
+
+
+def _is_symmetric(layer: AbstractLayer) -> bool:
+    return declared(type(layer), "symmetric") is True
 
 
 def _equations(block: Block, layers: Sequence[nn.Module]) -> list[str]:
     for layer in layers:
-        if type(layer) not in _LAYERS:
+        if not _is_known(layer):
             raise ConfigError(
                 f"{type(layer).__name__} is not one of pdecnn's layers, so its PDE is not known"
             )
-    integrator = block.integrator
-    if isinstance(integrator, Verlet):
-        return [
-            f"{left} &= {_right_side(layer, unknown, sign, index, len(layers))}"
-            for index, (layer, (left, unknown, sign)) in enumerate(
-                zip(layers, _HAMILTONIAN, strict=True), start=1
-            )
-        ]
-    if not isinstance(integrator, ForwardEuler | RungeKutta4 | Leapfrog):
-        raise ConfigError(f"the differential equation behind {integrator.name} is not known")
-    left = r"\partial_t^2 Y" if isinstance(integrator, Leapfrog) else r"\partial_t Y"
-    return [f"{left} &= {_right_side(layers[0], 'Y', 1, 1, 1)}"]
+    equations = block.integrator.equations
+    if len(equations) != len(layers):
+        raise ConfigError(f"the differential equation behind {block.integrator.name} is not known")
+    lines = []
+    for index, (layer, equation) in enumerate(zip(layers, equations, strict=True), start=1):
+        power = "" if equation.order == 1 else f"^{equation.order}"
+        right = _right_side(layer, equation.argument, equation.sign, index, len(layers))
+        lines.append(rf"\partial_t{power} {equation.unknown} &= {right}")
+    return lines
 
 
 def _right_side(layer: nn.Module, unknown: str, sign: int, index: int, num_layers: int) -> str:
@@ -84,7 +86,7 @@ def _right_side(layer: nn.Module, unknown: str, sign: int, index: int, num_layer
     if _has_bias(layer):
         argument = rf"S_{{{index}}} {argument} + b_{{{index}}}"
     activated = rf"\sigma\left({argument}\right)"
-    if isinstance(layer, ResidualLayer):
+    if not _is_symmetric(layer):
         outer = _letter(layer, "output_convolution", index, num_layers)
         return f"{'-' if sign < 0 else ''}{outer} {activated}{_where(layer)}"
     # The minus of F_sym, against that of the auxiliary variable.
@@ -103,7 +105,7 @@ def _has_bias(layer: AbstractLayer) -> bool:
 
 def _letter(layer: AbstractLayer, name: str, index: int, num_layers: int) -> str:
     """K where there is one, K_1 and K_2 where there are two, K_{12} the second of layer 1."""
-    if isinstance(layer, ResidualLayer):
+    if not _is_symmetric(layer):
         place = 1 if name == "convolution" else 2
         return f"K_{{{index}{place}}}" if num_layers > 1 else f"K_{place}"
     return f"K_{index}" if num_layers > 1 else "K"

@@ -1,37 +1,30 @@
-"""Step bounds of the linearisation at given features, for each integrator (Sec. 3.1).
+"""Step bounds of the linearisation at given features, by each integrator's rule (Sec. 3.1).
 
 These are *local*: across a kink of sigma a step below the bound may expand distances many times.
 """
 
-from cmath import sqrt as sqrt_complex
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf, sqrt
-from typing import NamedTuple
+from math import inf
 
-import numpy
 import torch
+from torch import Tensor, nn
 
-from pdecnn.diagnostics.guarantees import is_linear, is_monotone, quotient
+from pdecnn.diagnostics.guarantees import is_linear, is_monotone
 from pdecnn.diagnostics.jacobians import (
+    LinearMap,
     double_state,
     frozen_copy,
+    is_wave,
     jacobian_at,
     layer_jacobian,
 )
 from pdecnn.diagnostics.spectra import DENSE_SIZE, finite, largest_eigenvalue, spectrum
 from pdecnn.errors import DivergedError
-from pdecnn.pde.integrators import (
-    AbstractIntegrator,
-    ForwardEuler,
-    Layers,
-    Leapfrog,
-    RungeKutta4,
-    State,
-    Verlet,
-)
+from pdecnn.pde.facts import declared
+from pdecnn.pde.integrators import AbstractIntegrator, Layers, State
+from pdecnn.pde.stability_rules import StabilityRule
 
-_RK4_TAYLOR = (1.0, 1.0, 1 / 2, 1 / 6, 1 / 24)
 # Eigenvalues nearer to an axis than this share of the largest one are taken to be on it.
 _ON_AXIS = 1e-7
 _ZERO = 1e-9
@@ -60,40 +53,40 @@ def local_stability(
 ) -> LocalStability | None:
     """Step bound and amplification of the linearisation at `state`; None: no rule is known.
 
-    With lambda the eigenvalues of dF/dY the bound is: for forward Euler
-    min -2 Re(lambda)/|lambda|^2, that is 2/lambda_max(K^T D K) for F_sym; for Runge-Kutta 4 where
-    |R(dt lambda)| leaves the unit disk, 2.7853/lambda_max; for leapfrog 2/sqrt(-lambda_min) if all
-    lambda are real and not positive; for Verlet 2/sqrt(lambda_max(A B)) if all eigenvalues of A B
-    are real and not negative. Jacobians are taken where a step of `step_size` from `state` takes
-    them; the bound of Runge-Kutta 4 is that of the system linearised at `state`, though its
-    stages are elsewhere. Of large matrices only outermost eigenvalues are known, so that the bound
-    of a layer that is not monotone is an estimate from above and the amplification one from below;
-    where none is found, a DivergedError says so.
+    The rule is the one that the integrator's class declares, with lambda the eigenvalues of dF/dY,
+    or of both layers' Jacobians together: for forward Euler min -2 Re(lambda)/|lambda|^2, that is
+    2/lambda_max(K^T D K) for F_sym; for Runge-Kutta 4 where |R(dt lambda)| leaves the unit disk,
+    2.7853/lambda_max; for leapfrog 2/sqrt(-lambda_min) if all lambda are real and not positive; for
+    Verlet 2/sqrt(lambda_max(A B)) if all eigenvalues of A B are real and not negative. Jacobians
+    are taken where a step of `step_size` from `state` takes them first; the bound of a method of
+    several stages is that of the system linearised there. Of large matrices only outermost
+    eigenvalues are known, so that the bound of a layer that is not monotone is an estimate from
+    above and the amplification one from below; where none is found, a DivergedError says so.
     """
-    rule = _RULES.get(type(integrator))
-    if rule is None:
+    rule: StabilityRule | None = declared(type(integrator), "stability")
+    if rule is None or len(integrator.equations) != len(layers):
         return None
     copies = [frozen_copy(layer) for layer in layers]
-    values = rule.eigenvalues(copies, double_state(state), step_size, dense_size)
-    factors = [rule.factor(value, step_size) for value in _significant(values)]
+    sources, num_evaluations = layer_sources(integrator, copies, double_state(state), step_size)
+    wave = is_wave(integrator)
+    values = _eigenvalues(integrator, copies, sources, dense_size)
+    power = 2 if wave else 1
+    factors = [rule.growth(step_size**power * value) for value in _significant(values)]
     # Zero eigenvalues are multiplied by 1.
     still = [1.0] if len(factors) < len(values) else []
     factor: float | None = max(factors + still, default=1.0)
     missing = None
-    if isinstance(integrator, RungeKutta4) and not is_linear(layers[0]):
+    if num_evaluations > len(layers) and not all(map(is_linear, layers)):
+        # Its stages are at different features.
         try:
-            factor = _step_radius(integrator, copies, state, step_size, dense_size)
+            step = jacobian_at(
+                lambda at: integrator.step(copies, at, step_size), double_state(state)
+            )
+            factor = spectrum(step, dense_size=dense_size).radius
         except DivergedError as error:
             factor, missing = None, str(error)
-    return LocalStability(bound=rule.bound(values), amplification=factor, why_missing=missing)
-
-
-def _step_radius(
-    integrator: AbstractIntegrator, layers: Layers, state: State, step_size: float, dense_size: int
-) -> float:
-    """The largest |eigenvalue| of the Jacobian of a step whose stages are at different features."""
-    jacobian = jacobian_at(lambda at: integrator.step(layers, at, step_size), double_state(state))
-    return spectrum(jacobian, dense_size=dense_size).radius
+    bound = min(map(rule.bound, _significant(values, real=wave)), default=inf)
+    return LocalStability(bound=bound, amplification=factor, why_missing=missing)
 
 
 def local_bound(
@@ -109,125 +102,66 @@ def local_bound(
     return None if found is None else found.bound
 
 
-def euler_bound(eigenvalues: Iterable[complex]) -> float:
-    """min -2 Re(l)/|l|^2 over the eigenvalues: |1 + dt l| <= 1 up to it; 0 if some Re(l) > 0."""
-    return min(
-        (max(-2 * value.real, 0.0) / abs(value) ** 2 for value in _significant(eigenvalues)),
-        default=inf,
-    )
+class _Recorder(nn.Module):
+    """A layer that remembers what it was applied to."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.sources: list[Tensor] = []
+
+    def forward(self, *features: Tensor) -> Tensor:
+        """F(features)."""
+        self.sources.append(features[0])
+        outputs: Tensor = self.layer(*features)
+        return outputs
 
 
-def runge_kutta_bound(eigenvalues: Iterable[complex]) -> float:
-    """The first dt at which |R(dt l)| exceeds 1, over the eigenvalues: R = 1 + z + ... + z^4/24."""
-    return min(
-        (_first_exit(value / abs(value)) / abs(value) for value in _significant(eigenvalues)),
-        default=inf,
-    )
+@torch.no_grad()
+def layer_sources(
+    integrator: AbstractIntegrator, layers: Layers, state: State, step_size: float
+) -> tuple[list[Tensor], int]:
+    """What each layer of a step is first applied to, and how often layers are applied in all."""
+    recorders = [_Recorder(layer) for layer in layers]
+    integrator.step(recorders, state, step_size)
+    # A layer that a step does not use is judged at the features' place.
+    sources = [recorder.sources[0] if recorder.sources else state[0] for recorder in recorders]
+    return sources, sum(len(recorder.sources) for recorder in recorders)
 
 
-def oscillation_bound(eigenvalues: Iterable[complex]) -> float:
-    """2/sqrt(max p) if all p are real and not negative, else 0.
-
-    p are the squared frequencies: the eigenvalues of -dF/dY for leapfrog, of A B for Verlet. A
-    step multiplies by the roots of r^2 - (2 - dt^2 p) r + 1, which lie on the unit circle for
-    dt^2 p in [0, 4] and nowhere else.
-    """
-    significant = _significant(eigenvalues)
-    scale = max(map(abs, significant), default=0.0)
-    if any(value.real < 0 or abs(value.imag) > _ON_AXIS * scale for value in significant):
-        return 0.0
-    return quotient(2.0, sqrt(scale))
-
-
-def _euler_factor(value: complex, step_size: float) -> float:
-    return abs(1 + step_size * value)
-
-
-def _runge_kutta_factor(value: complex, step_size: float) -> float:
-    z = step_size * value
-    return abs(sum(weight * z**power for power, weight in enumerate(_RK4_TAYLOR)))
-
-
-def _oscillation_factor(value: complex, step_size: float) -> float:
-    """The larger root of r^2 - (2 - dt^2 p) r + 1."""
-    half = 1 - step_size**2 * value / 2
-    root = sqrt_complex(half**2 - 1)
-    return max(abs(half + root), abs(half - root))
-
-
-def _layer_eigenvalues(
-    layers: Layers, state: State, step_size: float, dense_size: int
+def _eigenvalues(
+    integrator: AbstractIntegrator, layers: Layers, sources: list[Tensor], dense_size: int
 ) -> tuple[complex, ...]:
-    """Of dF/dY; a monotone layer's are real."""
-    del step_size
-    jacobian = layer_jacobian(layers[0], state[0])
-    if not is_monotone(layers[0]):
-        return spectrum(jacobian, dense_size=dense_size).eigenvalues
-    if jacobian.size <= dense_size:
-        return tuple(map(complex, torch.linalg.eigvalsh(finite(jacobian.dense())).tolist()))
-    # 0 may or may not be an eigenvalue; it stands for all that are not the largest.
-    return complex(largest_eigenvalue(jacobian, smallest=True, dense_size=dense_size)), 0j
+    """Of dF/dY, or of the product of both where two unknowns drive each other."""
+    sign = 1
+    jacobians: list[LinearMap] = []
+    for equation, layer, source in zip(integrator.equations, layers, sources, strict=True):
+        sign *= equation.sign
+        jacobians.append(layer_jacobian(layer, source))
+    product = jacobians[0]
+    for other in jacobians[1:]:
+        product = product.after(other)
+    if len(layers) > 1 or not is_monotone(layers[0]):
+        values = spectrum(product, dense_size=dense_size).eigenvalues
+    elif product.size <= dense_size:
+        # A monotone layer's are real.
+        dense = torch.linalg.eigvalsh(finite(product.dense()))
+        values = tuple(map(complex, dense.tolist()))
+    else:
+        # 0 may or may not be an eigenvalue; it stands for all that are not the largest.
+        values = (complex(largest_eigenvalue(product, smallest=True, dense_size=dense_size)), 0j)
+    return tuple(sign * value for value in values)
 
 
-def _leapfrog_eigenvalues(
-    layers: Layers, state: State, step_size: float, dense_size: int
-) -> tuple[complex, ...]:
-    values = _layer_eigenvalues(layers, state, step_size, dense_size)
-    return tuple(-value for value in values)
-
-
-def _verlet_eigenvalues(
-    layers: Layers, state: State, step_size: float, dense_size: int
-) -> tuple[complex, ...]:
-    moved, auxiliary = _after_first_shear(layers, state, step_size)
-    product = layer_jacobian(layers[0], auxiliary).after(layer_jacobian(layers[1], moved))
-    return spectrum(product, dense_size=dense_size).eigenvalues
-
-
-class _Rule(NamedTuple):
-    eigenvalues: Callable[[Layers, State, float, int], tuple[complex, ...]]
-    bound: Callable[[Iterable[complex]], float]
-    factor: Callable[[complex, float], float]
-
-
-_RULES: dict[type, _Rule] = {
-    ForwardEuler: _Rule(_layer_eigenvalues, euler_bound, _euler_factor),
-    RungeKutta4: _Rule(_layer_eigenvalues, runge_kutta_bound, _runge_kutta_factor),
-    Leapfrog: _Rule(_leapfrog_eigenvalues, oscillation_bound, _oscillation_factor),
-    Verlet: _Rule(_verlet_eigenvalues, oscillation_bound, _oscillation_factor),
-}
-
-
-def _after_first_shear(layers: Layers, state: State, step_size: float) -> State:
-    first = Verlet().shears(layers)[0]
-    with torch.no_grad():
-        moved = first.add_to(state[first.target], state[first.source], step_size, None)
-    return moved, state[1]
-
-
-def _significant(eigenvalues: Iterable[complex]) -> list[complex]:
-    """Without the zeros, and with those on the imaginary axis put onto it."""
+def _significant(eigenvalues: Iterable[complex], *, real: bool = False) -> list[complex]:
+    """Without the zeros, and with those near the imaginary axis, or the real one, put onto it."""
     values = list(eigenvalues)
     scale = max(map(abs, values), default=0.0)
     return [
-        complex(0.0 if abs(value.real) <= _ZERO * scale else value.real, value.imag)
+        complex(
+            0.0 if abs(value.real) <= _ZERO * scale else value.real,
+            0.0 if real and abs(value.imag) <= _ON_AXIS * scale else value.imag,
+        )
         for value in values
         if abs(value) > _ON_AXIS * scale
     ]
-
-
-def _first_exit(direction: complex) -> float:
-    """The first s > 0 at which |R(s direction)| exceeds 1; 0 if it does at once."""
-    # R(z) R(conj z) - 1, the coefficient of s^n summed over products of Taylor terms.
-    coefficients = numpy.zeros(9)
-    for m, first in enumerate(_RK4_TAYLOR):
-        for n, second in enumerate(_RK4_TAYLOR):
-            coefficients[m + n] += first * second * (direction ** (m - n)).real
-    coefficients[0] = 0.0
-    coefficients[numpy.abs(coefficients) < 1e-14] = 0.0
-    lowest = int(numpy.flatnonzero(coefficients)[0])
-    if coefficients[lowest] > 0:
-        return 0.0
-    roots = numpy.roots(coefficients[lowest:][::-1])
-    real = roots.real[(numpy.abs(roots.imag) < 1e-9) & (roots.real > 0)]
-    return float(real.min())

@@ -11,8 +11,12 @@ from torch import Tensor, nn
 from pdecnn.diagnostics.growth import PERTURBATIONS, Growth, measure_growth
 from pdecnn.diagnostics.guarantees import guaranteed_bound
 from pdecnn.diagnostics.inputs import block_inputs
-from pdecnn.diagnostics.jacobians import layer_jacobian, plain_copy, system_jacobian
-from pdecnn.diagnostics.local_bounds import LocalStability, local_stability
+from pdecnn.diagnostics.jacobians import (
+    layer_jacobian,
+    plain_copy,
+    system_jacobian,
+)
+from pdecnn.diagnostics.local_bounds import LocalStability, layer_sources, local_stability
 from pdecnn.diagnostics.spectra import (
     DENSE_SIZE,
     NormBounds,
@@ -27,13 +31,12 @@ from pdecnn.diagnostics.verdict import (
     StepStability,
     Verdict,
     diverged_verdict,
-    is_hyperbolic,
     judge,
 )
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
-from pdecnn.pde.integrators import AbstractReversibleIntegrator, Layers, Leapfrog, State, Verlet
+from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import AbstractLayer
 
 _Found = TypeVar("_Found")
@@ -45,7 +48,7 @@ class BlockStability:
 
     steps: tuple[StepStability, ...]
     growth: tuple[Growth, ...]
-    """Each perturbation forwards, then for hyperbolic blocks backwards."""
+    """Each perturbation forwards, then where steps can be undone backwards."""
     verdict: Verdict
 
 
@@ -90,7 +93,7 @@ def _first_example(state: State) -> State:
 
 
 def _measured_growth(block: Block, features: Tensor, num_iterations: int) -> tuple[Growth, ...]:
-    directions = (False, True) if is_hyperbolic(block) else (False,)
+    directions = (False, True) if block.integrator.reversible else (False,)
     return tuple(
         measure_growth(
             block,
@@ -129,9 +132,9 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
     layers = block.steps[index]
     size = tuple(state[0].shape[2:])
     search = _Search()
+    sources, _ = layer_sources(block.integrator, layers, state, block.step_size)
     jacobians = [
-        layer_jacobian(layer, source)
-        for layer, source in zip(layers, _sources(block, layers, state), strict=True)
+        layer_jacobian(layer, source) for layer, source in zip(layers, sources, strict=True)
     ]
     norms = [
         search.find(f"norm of K of layer {k}", partial(_norm, layer, size, dense_size))
@@ -212,29 +215,18 @@ def _system_spectrum(
     The eigenvalues of [[0, I], [J, 0]] are +-sqrt(lambda(J)), those of [[0, P], [-Q, 0]]
     +-sqrt(-lambda(P Q)). `of_layer` says those of the first layer.
     """
-    layers, integrator = block.steps[index], block.integrator
-    if type(integrator) is Verlet:
-        first, second = layer_jacobian(layers[0], state[1]), layer_jacobian(layers[1], state[0])
-        return spectrum(first.after(second), dense_size=dense_size).negated().square_roots()
-    if type(integrator) is Leapfrog:
-        return of_layer().square_roots()
-    if integrator.reversible or len(layers) > 1:
-        # Refused where the differential equation is not known.
-        return spectrum(system_jacobian(block, state, step=index), dense_size=dense_size)
-    return of_layer()
-
-
-def _sources(block: Block, layers: Layers, state: State) -> list[Tensor]:
-    """What each layer of a step is applied to."""
-    integrator = block.integrator
-    if not isinstance(integrator, AbstractReversibleIntegrator):
-        return [state[0]] * len(layers)
-    components, sources = list(state), []
-    with torch.no_grad():
-        for shear in integrator.shears(layers):
-            if shear.layer is not None:
-                sources.append(components[shear.source])
-            components[shear.target] = shear.add_to(
-                components[shear.target], components[shear.source], block.step_size, None
-            )
-    return sources
+    layers, equations = block.steps[index], block.integrator.equations
+    if len(equations) == len(layers) == 1 and equations[0].unknown == equations[0].argument:
+        found = of_layer() if equations[0].sign > 0 else of_layer().negated()
+        return found.square_roots() if equations[0].order == 2 else found
+    arguments = [equation.argument for equation in equations]
+    if [equation.unknown for equation in reversed(equations)] == arguments and len(layers) == 2:
+        first, second = (
+            layer_jacobian(layer, state[block.integrator.place(argument)])
+            for layer, argument in zip(layers, arguments, strict=True)
+        )
+        product = spectrum(first.after(second), dense_size=dense_size)
+        same = equations[0].sign == equations[1].sign
+        return (product if same else product.negated()).square_roots()
+    # Refused where the differential equation is not known.
+    return spectrum(system_jacobian(block, state, step=index), dense_size=dense_size)

@@ -7,27 +7,15 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from pdecnn.pde.activations import Activation
-from pdecnn.pde.block import Block
-from pdecnn.pde.convolution import Convolution
-from pdecnn.pde.layers import LAYERS, AbstractLayer
-from pdecnn.pde.normalization import BATCH_NORMS, ChannelAffine, TotalVariationNorm
-
-_KNOWN = (
-    Block,
-    nn.ModuleList,
-    *LAYERS.values(),
-    Convolution,
-    ChannelAffine,
-    TotalVariationNorm,
-    nn.Identity,
-    *BATCH_NORMS,
-)
+from pdecnn.pde.facts import is_deterministic
+from pdecnn.pde.layers import AbstractLayer
 
 
 def departure(module: nn.Module, *, with_parts: bool = True) -> str | None:
     """How a module, or a part of it, departs from what its class computes; None: it does not.
 
-    Every part must be exactly of a known class, since a subclass may compute anything; no forward
+    Every part must be exactly of a class that declares itself `deterministic`, since a subclass
+    may compute anything; no forward
     hook may be registered, not even one that only looks; no method may be replaced on the object.
     Backward hooks, which change no features, are allowed, and so are parametrizations: weights
     are read through them wherever they are used.
@@ -36,7 +24,7 @@ def departure(module: nn.Module, *, with_parts: bool = True) -> str | None:
         return "a hook is registered for all modules"
     for name, part in _parts(module) if with_parts else [("", module)]:
         kind = type_before_parametrizations(part)
-        found = _attached([part]) if kind in _KNOWN else f"is of class {kind.__name__}"
+        found = _attached([part]) if is_deterministic(kind) else f"is of class {kind.__name__}"
         if found is None and with_parts and isinstance(part, AbstractLayer):
             name, found = _joined(name, "activation"), _activation_departure(part.activation)
         if found is not None:

@@ -20,7 +20,7 @@ from pdecnn.diagnostics.guarantees import (
     scaled_convolution,
     sufficient_linear_bound,
 )
-from pdecnn.diagnostics.jacobians import convolution_map
+from pdecnn.diagnostics.jacobians import convolution_map, is_wave
 from pdecnn.diagnostics.spectra import (
     NormBounds,
     Spectrum,
@@ -31,6 +31,7 @@ from pdecnn.diagnostics.unchanged import departure
 from pdecnn.errors import DivergedError
 from pdecnn.networks.finiteness import nonfinite_weights
 from pdecnn.pde.block import Block
+from pdecnn.pde.facts import declared
 from pdecnn.pde.layers import AbstractLayer
 
 VERDICTS = ("guaranteed", "bounded", "measured", "unstable")
@@ -110,10 +111,12 @@ def judge(
 
     `changed` says how the block that is meant departs from its plain copy, which was measured.
     """
+    # What diffuses grows backwards in time, however stable it is.
+    growth = tuple(found for found in growth if is_wave(block.integrator) or not found.backward)
     largest = max(found.constant for found in growth)
     assumptions = (
         _wave_assumptions(block, steps, size, dense_size)
-        if is_hyperbolic(block)
+        if is_wave(block.integrator)
         else _monotone_assumptions(block, steps, largest)
     )
     if changed is not None:
@@ -123,14 +126,14 @@ def judge(
             otherwise=f"the block was changed: {changed}",
         )
         assumptions = (*assumptions, unchanged)
-    theorem = _THEOREMS[is_hyperbolic(block)]
+    theorem = _THEOREMS[is_wave(block.integrator)]
     if all(assumption.holds for assumption in assumptions):
-        name = "bounded" if is_hyperbolic(block) else "guaranteed"
+        name = "bounded" if is_wave(block.integrator) else "guaranteed"
         reason = (
             "perturbations stay below a constant, which may be large, at any depth: every "
             "eigenvalue of a step has magnitude 1. On these features they grew at most "
             f"{largest:.3g}-fold"
-            if is_hyperbolic(block)
+            if is_wave(block.integrator)
             else "no step expands the distance of any two features"
         )
         return Verdict(name=name, theorem=theorem, assumptions=assumptions, reason=reason)
@@ -233,7 +236,8 @@ def _instability(
     largest = max(found.constant for found in growth)
     if not isfinite(largest):
         return "the growth of perturbations overflowed"
-    linear = all(is_linear(layer) for layers in block.steps for layer in layers)
+    ruled = declared(type(block.integrator), "stability") is not None
+    linear = ruled and all(is_linear(layer) for layers in block.steps for layer in layers)
     factor = steps[0].amplification or 0.0
     if linear and _is_constant(block) and factor > 1 + 1e-6:
         return (
@@ -262,7 +266,7 @@ def diverged_verdict(block: Block, features: Tensor) -> Verdict:
     if weights is not None:
         reason = f"{weights} of the block"
     return Verdict(
-        name="unstable", theorem=_THEOREMS[is_hyperbolic(block)], assumptions=(), reason=reason
+        name="unstable", theorem=_THEOREMS[is_wave(block.integrator)], assumptions=(), reason=reason
     )
 
 
@@ -273,11 +277,6 @@ def _merged(found: list[tuple[Assumption, ...]]) -> tuple[Assumption, ...]:
         if merged.setdefault(assumption.statement, assumption).holds:
             merged[assumption.statement] = assumption
     return tuple(merged.values())
-
-
-def is_hyperbolic(block: Block) -> bool:
-    """Whether the block is a wave equation, which can be run backwards."""
-    return block.integrator.reversible
 
 
 def _is_constant(block: Block) -> bool:

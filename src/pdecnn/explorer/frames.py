@@ -1,6 +1,7 @@
 """One input on its way through artificial time: states, curves, and the way back (Sec. 3)."""
 
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite
@@ -8,20 +9,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pdecnn.diagnostics.energy import energy_curves
-from pdecnn.explorer.pictures import symmetric_scale
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import relative_error
 from pdecnn.pde.block import Block
-from pdecnn.pde.integrators import (
-    AbstractReversibleIntegrator,
-    ForwardEuler,
-    Leapfrog,
-    State,
-    Verlet,
-)
+from pdecnn.pde.facts import declared
+from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import SymmetricLayer
+
+LEVELS = 254
+"""Bytes 0 to 254, so that 127 is the very middle: zero is drawn as zero."""
+MOST_PIXELS = 128
+"""Wider features are averaged; nobody sees more in a picture of a channel."""
+MOST_POINTS = 512
+"""The same for signals."""
+_SHARE = 0.995
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,13 +69,12 @@ def blocks_of(network: Network) -> list[Block]:
     return [block for block in network.blocks if isinstance(block, Block)]
 
 
-def component_names(block: Block) -> tuple[str, ...]:
+def component_names(block: Block, state: State) -> tuple[str, ...]:
     """What the parts of a block's state are."""
-    if isinstance(block.integrator, Verlet):
-        return "features Y, first half", "features Z, second half"
-    if isinstance(block.integrator, Leapfrog):
-        return "features Y", "velocity v of the features"
-    return ("features Y",)
+    components = block.integrator.components
+    if len(components) != len(state):
+        return tuple(f"part {place + 1} of the state" for place in range(len(state)))
+    return tuple(part.name for part in components)
 
 
 def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
@@ -91,7 +94,7 @@ def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
 
 
 def _energy_note(block: Block, known: bool, printed: bool) -> str:
-    if known and block.integrator.reversible:
+    if known and declared(type(block.integrator), "conserves_energy"):
         return "With weights constant in time a wave keeps its energy, up to small swings."
     if known:
         return "With weights constant in time and small steps heat never raises its energy."
@@ -149,7 +152,7 @@ def run_backwards(block: Block, inputs: Tensor, final: State) -> Reversal:
     Where steps cannot be undone they are taken with -dt instead, to see how far that misses.
     """
     expected = inputs if block.grid is None else block.grid.round(inputs)
-    if isinstance(block.integrator, AbstractReversibleIntegrator):
+    if block.integrator.reversible:
         recovered = block.reverse(final)
         return Reversal(expected, recovered, relative_error([recovered], [expected]), None)
     state = final
@@ -160,7 +163,7 @@ def run_backwards(block: Block, inputs: Tensor, final: State) -> Reversal:
 
 
 def _why_not(block: Block) -> str:
-    method = "forward Euler" if isinstance(block.integrator, ForwardEuler) else "Runge-Kutta"
+    method = block.integrator.title
     if all(isinstance(layer, SymmetricLayer) for layer in block.layers):
         cause = (
             "It is a heat equation: what its stencils respond to is damped, and going back would "
@@ -177,3 +180,55 @@ def _why_not(block: Block) -> str:
 def finite(values: Sequence[float]) -> list[float | None]:
     """For JSON, which has no infinity: None for what is not finite."""
     return [value if isfinite(value) else None for value in values]
+
+
+# Tensors as the page draws them: bytes on a fixed scale, in base64.
+
+
+def picture(values: Tensor, low: float, high: float) -> dict[str, Any]:
+    """(channels, *spatial) on the scale from `low` to `high`; what lies beyond is at its ends.
+
+    `clipped` is the share of what lies beyond. A volume is shown by its middle slice along the
+    first axis.
+    """
+    shown = _small(flat_slice(values.detach().float().cpu()))
+    clipped = float(((shown < low) | (shown > high)).float().mean())
+    middle = (low + high) / 2
+    shown = torch.nan_to_num(shown, nan=middle, posinf=high, neginf=low)
+    span = high - low if high > low else 1.0
+    levels = ((shown - low) / span * LEVELS).round().clamp(0, LEVELS).to(torch.uint8)
+    return {
+        "shape": list(levels.shape),
+        "data": b64encode(levels.contiguous().numpy().tobytes()).decode("ascii"),
+        "low": low,
+        "high": high,
+        "clipped": clipped,
+    }
+
+
+def flat_slice(values: Tensor) -> Tensor:
+    """The middle slice of a volume (channels, z, y, x); signals and images as they are."""
+    return values[:, values.shape[1] // 2] if values.dim() == 4 else values
+
+
+def symmetric_scale(frames: Iterable[Tensor]) -> float:
+    """One scale for all frames: in each of them 99.5 % of the finite values lie within it."""
+    largest = 0.0
+    for frame in frames:
+        sizes = frame.detach().cpu().abs().flatten()
+        sizes = sizes[sizes.isfinite()]
+        if sizes.numel():
+            place = max(1, round(_SHARE * sizes.numel()))
+            # Sparse features would vanish within a share of all values: then the largest counts.
+            size = float(sizes.kthvalue(place).values) or float(sizes.max())
+            largest = max(largest, size)
+    return largest or 1.0
+
+
+def _small(values: Tensor) -> Tensor:
+    if values.dim() == 2:
+        if values.shape[1] <= MOST_POINTS:
+            return values
+        return functional.adaptive_avg_pool1d(values, MOST_POINTS)
+    factor = -(-max(values.shape[1:]) // MOST_PIXELS)
+    return values if factor == 1 else functional.avg_pool2d(values, factor, ceil_mode=True)

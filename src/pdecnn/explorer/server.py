@@ -23,8 +23,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from pdecnn.errors import ConfigError, DataError, DivergedError, system_errors_as
-from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer
-from pdecnn.explorer.questions import GET, POST, Query
+from pdecnn.explorer.answers import GET, MAX_UPLOAD_BYTES, POST, Explorer, Query
 
 HOST = "127.0.0.1"
 SECONDS_TO_ASK = 15.0

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from pdecnn.errors import DivergedError
+from pdecnn.fast.acceleration import accelerated, compiled_modules, fast_layout
 from pdecnn.learning.precision import compute_scores
 from pdecnn.networks.network import Network
-from pdecnn.pde.acceleration import accelerated, compiled_modules
-from pdecnn.pde.convolution import fast_layout
 from pdecnn.pde.grid import deferred_checks
 
 _NUM_WARM_UPS = 2
@@ -20,7 +19,7 @@ _NUM_WARM_UPS = 2
 def compiled_network(network: Network, backend: str = "inductor") -> Iterator[None]:
     """Within it the network's stages run as compiled code, its blocks by fused kernels."""
     stages = [network.opening, *network.connectors, network.classifier]
-    with compiled_modules(stages, backend), accelerated(backend):
+    with compiled_modules(stages, backend), accelerated(network, backend):
         yield
 
 

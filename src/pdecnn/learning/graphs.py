@@ -9,7 +9,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.learning.capture import CapturedFunction, CapturedScores, capture, compiled_network
 from pdecnn.learning.metrics import evaluation_mode
 from pdecnn.learning.step import TrainingStep
-from pdecnn.pde.acceleration import has_hooks
+from pdecnn.pde.randomness import has_hooks
 
 
 class TrainingGraphs:

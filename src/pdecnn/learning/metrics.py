@@ -14,10 +14,10 @@ from pdecnn.data.batches import evaluation_batches
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.stored_images import StoredImages, image_batches
 from pdecnn.errors import DataError
+from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.distributed import ALONE, Ranks
 from pdecnn.learning.precision import compute_scores
 from pdecnn.networks.network import Network
-from pdecnn.pde.convolution import fast_layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.random_numbers import stable_seed
 from pdecnn.data.stored_images import StoredImages
+from pdecnn.fast.acceleration import compile_function, fast_layout
 from pdecnn.learning.capture import compiled_network
 from pdecnn.learning.distributed import ALONE, Ranks
 from pdecnn.learning.objective import Objective, WeightsInTime
@@ -29,8 +30,6 @@ from pdecnn.learning.optimizer import (
 from pdecnn.learning.precision import compute_scores
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
-from pdecnn.pde.acceleration import compile_function
-from pdecnn.pde.convolution import fast_layout
 from pdecnn.pde.grid import deferred_checks
 
 # Compiling what touches every weight by itself takes time that grows with their number.

@@ -26,11 +26,11 @@ from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.selection import is_better
 from pdecnn.learning.step import Failure, TrainingStep
+from pdecnn.learning.synchronization import synchronize_batch_norms_
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.learning.work import training_flops
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
-from pdecnn.pde.synchronization import synchronize_batch_norms_
 
 SYNCHRONIZE_INTERVAL = 20
 """Steps on a GPU between two looks at how they went."""

@@ -6,7 +6,7 @@ reversible    the final state; earlier ones are computed backwards, up to roundi
 exact         the same on a grid where going back is exact to the last bit
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -19,8 +19,6 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from pdecnn.errors import ConfigError
-from pdecnn.pde.acceleration import compiled, is_captured
-from pdecnn.pde.fused import fused_steps
 from pdecnn.pde.grid import Extent, Grid, has_left_range
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
@@ -28,8 +26,14 @@ from pdecnn.pde.integrators import (
     Layers,
     Shear,
     State,
+    Weights,
 )
-from pdecnn.pde.randomness import HostGenerators, refused_random_numbers, suspects_among
+from pdecnn.pde.randomness import (
+    HostGenerators,
+    is_captured,
+    refused_random_numbers,
+    suspects_among,
+)
 
 BACKPROP_MODES = ("stored", "checkpointed", "reversible", "exact")
 REVERSING_MODES = ("reversible", "exact")
@@ -42,105 +46,119 @@ Slots = dict[int, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class TimeStepping:
-    """Everything a backprop mode needs to know of a block."""
+    """What the steps of a block are."""
 
     integrator: AbstractIntegrator
     steps: tuple[Layers, ...]
     """The layers of each step, in time order."""
     step_size: float
     grid: Grid | None
+    backprop: str
 
-    def round(self, increment: Tensor) -> Tensor:
-        """The increment as it is added to the state."""
-        return increment if self.grid is None else self.grid.round(increment)
+    @property
+    def reversible(self) -> AbstractReversibleIntegrator:
+        """The integrator, known to have a step back."""
+        return cast(AbstractReversibleIntegrator, self.integrator)
 
-    def advance(self, state: State, steps: Sequence[Layers]) -> Iterator[State]:
-        """Yield the state after each of the given steps; raise at the end if it left the grid."""
-        extent = None if self.grid is None else Extent(self.grid, state)
+    def walk_on_grid(self, state: State, steps: Sequence[Layers], *, back: bool = False) -> State:
+        """The state after the steps, or before them, every increment rounded to the grid.
+
+        Raises where a state left the range in which that is exact.
+        """
+        assert self.grid is not None
+        extent = Extent(self.grid, state)
+        components = list(state)
+        step_size = -self.step_size if back else self.step_size
+        for layers in reversed(steps) if back else steps:
+            shears = self.reversible.shears(layers) or ()
+            for shear in reversed(shears) if back else shears:
+                increment = shear.increment(*shear.sources(components), step_size=step_size)
+                changed = components[shear.target] + self.grid.round(increment)
+                components[shear.target] = changed
+                extent.watch(changed)
+        extent.check()
+        return tuple(components)
+
+
+class Propagator:
+    """How the steps of a block are carried out: here one operator after the other, as written.
+
+    A block has one, `Block.propagator`, which may be replaced by another with the same results.
+    """
+
+    def propagate(self, stepping: TimeStepping, features: Tensor) -> State:
+        """The state at the final time, differentiated as the block's mode says."""
+        state = self.start(stepping, features)
+        if stepping.backprop == "stored":
+            return self.stored(stepping, state, stepping.steps)
+        if stepping.backprop == "checkpointed":
+            return _propagate_checkpointed(self, stepping, state)
+        return self.reversing(stepping, state)
+
+    def start(self, stepping: TimeStepping, features: Tensor) -> State:
+        """The initial state, float32 or wider, on the grid if there is one."""
+        return start_state(
+            stepping.integrator, features, stepping.steps[0], stepping.step_size, stepping.grid
+        )
+
+    def finish(self, stepping: TimeStepping, state: State, dtype: torch.dtype) -> Tensor:
+        """The features of a state in that dtype."""
+        return stepping.integrator.finish(state).to(dtype)
+
+    def advance(self, stepping: TimeStepping, state: State, steps: Sequence[Layers]) -> State:
+        """The state after the given steps."""
+        if stepping.grid is not None:
+            return stepping.walk_on_grid(state, steps)
+        step, step_size = stepping.integrator.step, stepping.step_size
         for layers in steps:
-            state = self._step(layers, state, extent)
-            yield state
-        if extent is not None:
-            extent.check()
-
-    def run(self, state: State, steps: Sequence[Layers]) -> State:
-        """The state after the given steps, under PyTorch's own bookkeeping."""
-        fused = self.run_fused(state, steps, keep=True)
-        if fused is not None:
-            return fused
-        for later in self.advance(state, steps):
-            state = later
+            state = step(layers, state, step_size)
         return state
 
-    def run_fused(self, state: State, steps: Sequence[Layers], *, keep: bool) -> State | None:
-        """The same by fused kernels, keeping all or the final state; None where they do not fit."""
-        return fused_steps(self.integrator, steps, self.step_size, self.grid, state, keep=keep)
+    stored = advance
+    """The same, kept by PyTorch for the gradient."""
 
-    def _step(self, layers: Layers, state: State, extent: Extent | None) -> State:
-        if extent is None:
-            return cast(State, compiled(_step)(self.integrator, layers, state, self.step_size))
-        # Never compiled: going back must meet the very kernels of going forward.
-        integrator = cast(AbstractReversibleIntegrator, self.integrator)
-        return integrator.step(
-            layers, state, self.step_size, rounding=self.round, watch=extent.watch
-        )
+    def reversing(self, stepping: TimeStepping, state: State) -> State:
+        """All steps as one function that keeps only the final state and the weights."""
+        layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
+        # Again, though the block did it: a parametrisation may have come to the layers since.
+        refuse_buffers(layers, stepping.integrator)
+        weights = _distinct_weights(stepping)
+        suspects = suspects_among(layers) if torch.is_grad_enabled() else ""
+        with refused_random_numbers(suspects, stepping.integrator, state[0].device):
+            final: State = _ReversibleSteps.apply(  # type: ignore[no-untyped-call]
+                self, stepping, suspects, weights.slots, len(state), *state, *weights.tensors
+            )
+        return final
 
-    def undo(
-        self,
-        shear: Shear,
-        state: list[Tensor],
-        gradients: list[Tensor],
-        weights: dict[str, Tensor],
-        trained: Sequence[Tensor],
-    ) -> Sequence[Tensor | None]:
-        """Take a shear back from the state and through the gradients, in place.
-
-        `weights` are leaves, all those of the shear's layer; the gradients of the `trained` ones
-        are returned.
-        """
-        with torch.enable_grad():
-            source = state[shear.source].detach().requires_grad_()
-            increment = self._increment(shear, source, weights)
-        # Within a caller's autocast the leaves' casts would be kept until its end.
-        torch.clear_autocast_cache()
-        state[shear.target] = state[shear.target] - self.round(increment.detach())
-        if not increment.requires_grad:  # the layer ignores its input
-            return [None] * len(trained)
-        source_gradient, *weight_gradients = torch.autograd.grad(
-            increment, (source, *trained), gradients[shear.target], allow_unused=True
-        )
-        if source_gradient is not None:
-            gradients[shear.source] = gradients[shear.source] + source_gradient
-        return weight_gradients
-
-    def _increment(self, shear: Shear, source: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        if self.grid is not None or shear.layer is None:
-            return shear.increment(source, self.step_size, weights)
-        return cast(Tensor, compiled(_increment)(shear, source, self.step_size, weights))
+    def increment(
+        self, stepping: TimeStepping, shear: Shear, sources: State, weights: Weights
+    ) -> Tensor:
+        """What a shear adds, with these weights in place of its layer's."""
+        return shear.increment(*sources, step_size=stepping.step_size, weights=weights)
 
 
-def _step(integrator: AbstractIntegrator, layers: Layers, state: State, step_size: float) -> State:
-    return integrator.step(layers, state, step_size)
-
-
-def _increment(
-    shear: Shear, source: Tensor, step_size: float, weights: dict[str, Tensor]
-) -> Tensor:
-    return shear.increment(source, step_size, weights)
-
-
-def propagate_stored(stepping: TimeStepping, state: State) -> State:
-    """All steps under PyTorch's own bookkeeping."""
-    return stepping.run(state, stepping.steps)
+def start_state(
+    integrator: AbstractIntegrator,
+    features: Tensor,
+    layers: Layers,
+    step_size: float,
+    grid: Grid | None,
+) -> State:
+    """`integrator.start` in float32 or wider, on the grid if there is one."""
+    wide = features.to(torch.promote_types(features.dtype, torch.float32))
+    if grid is None:
+        return integrator.start(wide, layers, step_size)
+    state = integrator.start(grid.round(wide), layers, step_size)
+    return tuple(grid.round(component) for component in state)
 
 
 # Where a user compiles the block this stays as it is: the compiler cannot trace it.
 @_disable_dynamo
-def propagate_checkpointed(stepping: TimeStepping, state: State) -> State:
+def _propagate_checkpointed(propagator: Propagator, stepping: TimeStepping, state: State) -> State:
     """About sqrt(N) segments of sqrt(N) steps, each computed again during backward."""
     length = ceil(sqrt(len(stepping.steps)))
     for begin in range(0, len(stepping.steps), length):
-        segment = _Segment(stepping, stepping.steps[begin : begin + length])
+        segment = _Segment(propagator.stored, stepping, stepping.steps[begin : begin + length])
         state = segment.propagate_checkpointed(state)
     return state
 
@@ -148,14 +166,19 @@ def propagate_checkpointed(stepping: TimeStepping, state: State) -> State:
 class _Segment(nn.Module):
     """Some steps of a block as one module, so that weights can be handed to it."""
 
-    def __init__(self, stepping: TimeStepping, steps: Sequence[Layers]) -> None:
+    def __init__(
+        self,
+        run: Callable[[TimeStepping, State, Sequence[Layers]], State],
+        stepping: TimeStepping,
+        steps: Sequence[Layers],
+    ) -> None:
         super().__init__()
-        self.stepping, self.steps = stepping, steps
+        self.run, self.stepping, self.steps = run, stepping, steps
         self.layers = nn.ModuleList(dict.fromkeys(layer for layers in steps for layer in layers))
 
     def forward(self, *state: Tensor) -> State:
         """The state after the steps."""
-        return self.stepping.run(state, self.steps)
+        return self.run(self.stepping, state, self.steps)
 
     def propagate_checkpointed(self, state: State) -> State:
         """The same, computed again during backward."""
@@ -180,23 +203,6 @@ class _Segment(nn.Module):
         return after
 
 
-def propagate_reversible(stepping: TimeStepping, state: State) -> State:
-    """All steps as one function that keeps only the final state and the weights."""
-    layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
-    # Again, though the block did it: a parametrisation may have come to the layers since.
-    refuse_buffers(layers, stepping.integrator)
-    fused = stepping.run_fused(state, stepping.steps, keep=False)
-    if fused is not None:
-        return fused
-    weights = _distinct_weights(stepping)
-    suspects = suspects_among(layers) if torch.is_grad_enabled() else ""
-    with refused_random_numbers(suspects, stepping.integrator, state[0].device):
-        final: State = _ReversibleSteps.apply(  # type: ignore[no-untyped-call]
-            stepping, suspects, weights.slots, len(state), *state, *weights.tensors
-        )
-    return final
-
-
 def refuse_buffers(layers: Iterable[nn.Module], integrator: AbstractIntegrator) -> None:
     """Refuse layers with a memory where states are to be computed backwards."""
     if not integrator.reversible:
@@ -210,24 +216,18 @@ def refuse_buffers(layers: Iterable[nn.Module], integrator: AbstractIntegrator) 
             )
 
 
-PROPAGATE: dict[str, Callable[[TimeStepping, State], State]] = {
-    "stored": propagate_stored,
-    "checkpointed": propagate_checkpointed,
-    "reversible": propagate_reversible,
-    "exact": propagate_reversible,
-}
-
-
 class _ReversibleSteps(torch.autograd.Function):
     """The steps of a reversible integrator with O(1) memory in their number.
 
-    Backward walks the shears in the opposite order. Each layer is evaluated once: its value
-    undoes the shear and its graph gives the vector-Jacobian products.
+    Backward walks the steps in the opposite order. Of shears each layer is evaluated once: its
+    value undoes the shear and its graph gives the vector-Jacobian products. A step of another kind
+    is undone by `step_back`, then taken again for its gradient.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
+        propagator: Propagator,
         stepping: TimeStepping,
         suspects: str,
         slots: Slots,
@@ -235,14 +235,13 @@ class _ReversibleSteps(torch.autograd.Function):
         *tensors: Tensor,
     ) -> State:
         state, weights = tensors[:num_components], tensors[num_components:]
-        ctx.stepping, ctx.slots, ctx.num_components = stepping, slots, num_components
+        ctx.propagator, ctx.stepping, ctx.slots = propagator, stepping, slots
+        ctx.num_components = num_components
         ctx.autocast = _autocast_settings(state[0].device.type)
         ctx.suspects = suspects if stepping.grid is not None else ""
         # Only on a grid is what comes back the very start, by which suspects can be judged.
         start = [_checksum(state)] if ctx.suspects else []
-        for later in stepping.advance(state, stepping.steps):
-            state = later
-        final = state
+        final = propagator.advance(stepping, state, stepping.steps)
         ctx.save_for_backward(*start, *final, *weights)
         return final
 
@@ -254,37 +253,81 @@ class _ReversibleSteps(torch.autograd.Function):
                 "use backprop='stored' or 'checkpointed' where create_graph=True is needed"
             )
         stepping: TimeStepping = ctx.stepping
-        integrator = cast(AbstractReversibleIntegrator, stepping.integrator)
         num_components: int = ctx.num_components
         saved: list[Tensor] = list(ctx.saved_tensors)
         start = saved.pop(0) if ctx.suspects else None
         state, weights = saved[:num_components], saved[num_components:]
-        needed = ctx.needs_input_grad[4 + num_components :]
-        state_gradients = list(gradients)
-        sums = _GradientSums(weights, needed)
+        sums = _GradientSums(weights, ctx.needs_input_grad[5 + num_components :], ctx.slots)
+        walk = _WayBack(ctx.propagator, stepping, state, list(gradients), sums)
         for layers in reversed(stepping.steps):
-            for shear in reversed(integrator.shears(layers)):
-                slots = {} if shear.layer is None else ctx.slots[id(shear.layer)]
-                # Fresh leaves: on the originals a nested gradient would run users' hooks twice.
-                leaves = {
-                    slot: weights[slot].detach().requires_grad_(needed[slot])
-                    for slot in slots.values()
-                }
-                trained = {slot: leaf for slot, leaf in leaves.items() if needed[slot]}
-                with torch.autocast(**ctx.autocast):
-                    found = stepping.undo(
-                        shear,
-                        state,
-                        state_gradients,
-                        {name: leaves[slot] for name, slot in slots.items()},
-                        tuple(trained.values()),
-                    )
-                for slot, gradient in zip(trained, found, strict=True):
-                    if gradient is not None:
-                        sums.add(slot, gradient)
+            shears = stepping.reversible.shears(layers)
+            with torch.autocast(**ctx.autocast):
+                if shears is None:
+                    walk.undo_step(layers)
+                else:
+                    for shear in reversed(shears):
+                        walk.undo(shear)
         if start is not None:
-            _check_start(state, start, ctx.suspects, integrator)
-        return None, None, None, None, *state_gradients, *sums.finish()
+            _check_start(walk.state, start, ctx.suspects, stepping.integrator)
+        return None, None, None, None, None, *walk.gradients, *sums.finish()
+
+
+class _WayBack:
+    """A state and its gradient on the way back."""
+
+    def __init__(
+        self,
+        propagator: Propagator,
+        stepping: TimeStepping,
+        state: list[Tensor],
+        gradients: list[Tensor],
+        sums: "_GradientSums",
+    ) -> None:
+        self.propagator, self.stepping, self.sums = propagator, stepping, sums
+        self.state, self.gradients = state, gradients
+
+    def undo(self, shear: Shear) -> None:
+        """Take a shear back from the state and through the gradients."""
+        (weights,) = self.sums.leaves([] if shear.layer is None else [shear.layer]) or [{}]
+        target, grid = shear.target, self.stepping.grid
+        with torch.enable_grad():
+            sources = tuple(part.detach().requires_grad_() for part in shear.sources(self.state))
+            increment = self.propagator.increment(self.stepping, shear, sources, weights)
+        # Within a caller's autocast the leaves' casts would be kept until its end.
+        torch.clear_autocast_cache()
+        amount = increment.detach()
+        self.state[target] = self.state[target] - (amount if grid is None else grid.round(amount))
+        if not increment.requires_grad:  # the layer ignores its input
+            return
+        found = self.sums.differentiate((increment,), (self.gradients[target],), sources)
+        places = shear.source if isinstance(shear.source, tuple) else (shear.source,)
+        for place, gradient in zip(places, found, strict=True):
+            if gradient is not None:
+                self.gradients[place] = self.gradients[place] + gradient
+
+    def undo_step(self, layers: Layers) -> None:
+        """Take a step of the integrator's own back, then its gradient by taking it again."""
+        stepping = self.stepping
+        before = stepping.reversible.step_back(layers, tuple(self.state), stepping.step_size)
+        segment = _Segment(Propagator().advance, stepping, [layers])
+        weights = {
+            f"layers.{k}.{name}": leaf
+            for k, given in enumerate(self.sums.leaves(segment.layers))
+            for name, leaf in given.items()
+        }
+        with torch.enable_grad():
+            leaves = tuple(part.detach().requires_grad_() for part in before)
+            after: State = functional_call(segment, weights, leaves, tie_weights=False)
+        torch.clear_autocast_cache()
+        known = [k for k, part in enumerate(after) if part.requires_grad]
+        found = self.sums.differentiate(
+            [after[k] for k in known], [self.gradients[k] for k in known], leaves
+        )
+        self.state = [part.detach() for part in before]
+        self.gradients = [
+            torch.zeros_like(leaf) if gradient is None else gradient
+            for leaf, gradient in zip(leaves, found, strict=True)
+        ]
 
 
 def _checksum(state: Sequence[Tensor]) -> Tensor:
@@ -318,15 +361,42 @@ class _GradientSums:
     between the large ones of each step, which on a CPU could then not use the same memory again.
     """
 
-    def __init__(self, weights: Sequence[Tensor], needed: Sequence[bool]) -> None:
+    def __init__(self, weights: Sequence[Tensor], needed: Sequence[bool], slots: Slots) -> None:
+        self._weights, self._needed, self._slots = weights, needed, slots
         self._sums = [
             torch.empty_like(weight) if wanted else None
             for weight, wanted in zip(weights, needed, strict=True)
         ]
         self._begun: set[int] = set()
+        self._leaves: dict[int, Tensor] = {}
 
-    def add(self, slot: int, gradient: Tensor) -> None:
-        """Add to the gradient of the weight in that place."""
+    def leaves(self, layers: Iterable[nn.Module]) -> list[Weights]:
+        """The weights of each layer by name, as fresh leaves of the next `differentiate`.
+
+        On the originals a nested gradient would run users' hooks twice.
+        """
+        names = [self._slots[id(layer)] for layer in layers]
+        slots = dict.fromkeys(slot for given in names for slot in given.values())
+        self._leaves = {
+            slot: self._weights[slot].detach().requires_grad_(self._needed[slot]) for slot in slots
+        }
+        return [{name: self._leaves[slot] for name, slot in given.items()} for given in names]
+
+    def differentiate(
+        self, outputs: Sequence[Tensor], gradients: Sequence[Tensor], inputs: State
+    ) -> Sequence[Tensor | None]:
+        """The gradients of the inputs; those of the leaves that are trained are added up."""
+        trained = {slot: leaf for slot, leaf in self._leaves.items() if self._needed[slot]}
+        self._leaves = {}
+        found = torch.autograd.grad(
+            outputs, (*inputs, *trained.values()), gradients, allow_unused=True
+        )
+        for slot, gradient in zip(trained, found[len(inputs) :], strict=True):
+            if gradient is not None:
+                self._add(slot, gradient)
+        return found[: len(inputs)]
+
+    def _add(self, slot: int, gradient: Tensor) -> None:
         total = self._sums[slot]
         assert total is not None, "this weight is not trained"
         if slot in self._begun:

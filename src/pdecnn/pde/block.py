@@ -7,17 +7,16 @@ from torch import Tensor, nn
 
 from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.pde.acceleration import compiled
 from pdecnn.pde.activations import RANDOM_MODULES
 from pdecnn.pde.backprop import (
     BACKPROP_MODES,
-    PROPAGATE,
     REVERSING_MODES,
+    Propagator,
     TimeStepping,
     refuse_buffers,
 )
 from pdecnn.pde.convolution import check_features
-from pdecnn.pde.grid import Extent, Grid, choose_bits
+from pdecnn.pde.grid import Grid, choose_bits
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
     AbstractReversibleIntegrator,
@@ -45,6 +44,10 @@ class Block(nn.Module):
 
     theta(t_j) -> `layers`, dt -> `step_size`, N -> `num_steps`, T -> `final_time`.
     """
+
+    deterministic = True
+    propagator: Propagator = Propagator()
+    """How the steps are carried out; another one with the same results may be put in its place."""
 
     def __init__(
         self,
@@ -105,29 +108,32 @@ class Block(nn.Module):
     def steps(self) -> tuple[Layers, ...]:
         """The layers of each step, in time order."""
         width, layers = self.integrator.layers_per_step, tuple(self.layers)
-        distinct = [layers[begin : begin + width] for begin in range(0, len(layers), width)]
-        return tuple(distinct * (self.num_steps // len(distinct)))
+        distinct = tuple(zip(*[iter(layers)] * width, strict=True))
+        return distinct * (self._num_steps // len(distinct))
 
     def forward(self, features: Tensor) -> Tensor:
         """The features at the final time, in the dtype they came in."""
-        state = self.propagate(features)
-        finished: Tensor = compiled(_finish)(self.integrator, state, features.dtype)
-        return finished
+        stepping, propagator = self._stepping(features), self.propagator
+        state = propagator.propagate(stepping, features)
+        return propagator.finish(stepping, state, features.dtype)
 
     def propagate(self, features: Tensor) -> State:
         """The state at the final time, differentiated as `backprop` says."""
-        return PROPAGATE[self.backprop](self._stepping(), self._start(features))
+        return self.propagator.propagate(self._stepping(features), features)
 
     def trajectory(self, features: Tensor) -> list[State]:
         """All num_steps + 1 states, from the initial to the final one."""
-        start = self._start(features)
-        stepping = self._stepping()
-        return [start, *stepping.advance(start, stepping.steps)]
+        stepping, propagator = self._stepping(features), self.propagator
+        states = [propagator.start(stepping, features)]
+        for layers in stepping.steps:
+            states.append(propagator.advance(stepping, states[-1], [layers]))
+        return states
 
     def reverse(self, state: State) -> Tensor:
         """The features from which `propagate` reaches `state`.
 
-        In mode 'exact' bit for bit (the features rounded to the grid), else up to rounding.
+        In mode 'exact' bit for bit (the features rounded to the grid), else up to rounding. The
+        integrator must have a step back, and its `finish` must undo its `start`.
         """
         integrator = self.integrator
         if not isinstance(integrator, AbstractReversibleIntegrator):
@@ -135,21 +141,20 @@ class Block(nn.Module):
                 f"{integrator.name} steps cannot be undone; reversal needs a hyperbolic block, "
                 f"with integrator 'verlet' or 'leapfrog'"
             )
-        _check_state(state)
+        _check_state(state, integrator)
         refuse_buffers(self.layers, integrator)
         stepping = self._stepping()
-        if self.grid is not None:
-            self.grid.check_state(state)
-        extent = None if self.grid is None else Extent(self.grid, state)
-        watch = None if extent is None else extent.watch
+        if self._grid is not None:
+            self._grid.check_state(state)
         with refused_random_numbers(suspects_among(self.layers), integrator, state[0].device):
-            for layers in reversed(self.steps):
-                state = integrator.step_back(
-                    layers, state, self.step_size, rounding=stepping.round, watch=watch
-                )
-        if extent is not None:
-            extent.check()
-        return integrator.finish(state)
+            if self._grid is not None:
+                state = stepping.walk_on_grid(state, stepping.steps, back=True)
+            else:
+                for layers in reversed(stepping.steps):
+                    state = integrator.step_back(layers, state, self.step_size)
+        features = integrator.finish(state)
+        _check_start(stepping, features)
+        return features
 
     def extra_repr(self) -> str:
         """The arguments that define the block, layers aside."""
@@ -158,36 +163,13 @@ class Block(nn.Module):
             f"num_steps={self.num_steps}, backprop={self.backprop}"
         )
 
-    def _stepping(self) -> TimeStepping:
-        return TimeStepping(self.integrator, self.steps, self.step_size, self.grid)
-
-    def _start(self, features: Tensor) -> State:
+    def _stepping(self, features: Tensor | None = None) -> TimeStepping:
+        """What the steps are, features having been looked at where they come in."""
         first = self.layers[0]
-        if isinstance(first, AbstractLayer):
+        if features is not None and isinstance(first, AbstractLayer):
             channels = self.integrator.block_channels(first.channels)
             check_features(features, channels, first.dimension, first.convolution.stencil)
-        state: State = compiled(_start)(
-            self.integrator, features, self.steps[0], self.step_size, self.grid
-        )
-        return state
-
-
-def _start(
-    integrator: AbstractIntegrator,
-    features: Tensor,
-    layers: Layers,
-    step_size: float,
-    grid: Grid | None,
-) -> State:
-    wide = features.to(torch.promote_types(features.dtype, torch.float32))
-    if grid is None:
-        return integrator.start(wide, layers, step_size)
-    state = integrator.start(grid.round(wide), layers, step_size)
-    return tuple(grid.round(component) for component in state)
-
-
-def _finish(integrator: AbstractIntegrator, state: State, dtype: torch.dtype) -> Tensor:
-    return integrator.finish(state).to(dtype)
+        return TimeStepping(self.integrator, self.steps, self.step_size, self._grid, self._backprop)
 
 
 def _checked_layers(layers: Iterable[nn.Module]) -> list[nn.Module]:
@@ -234,10 +216,19 @@ def check_backprop(backprop: str, integrator: AbstractIntegrator) -> None:
             f"'leapfrog', but {integrator.name} steps cannot be undone; use 'stored' or "
             f"'checkpointed'"
         )
+    if backprop == "exact" and not _lists_shears(integrator):
+        raise ConfigError(
+            f"backprop='exact' rounds what the shears of a step add, but {integrator.name} lists "
+            f"none; use 'reversible', 'stored' or 'checkpointed'"
+        )
+
+
+def _lists_shears(integrator: AbstractIntegrator) -> bool:
+    return isinstance(integrator, AbstractReversibleIntegrator) and integrator.lists_shears
 
 
 def _check_use(grid_bits: int | None, backprop: str, integrator: AbstractIntegrator) -> None:
-    if grid_bits is not None and (not integrator.reversible or backprop == "reversible"):
+    if grid_bits is not None and (not _lists_shears(integrator) or backprop == "reversible"):
         raise ConfigError(
             f"grid_bits={grid_bits} has no use with backprop={backprop!r} and "
             f"{integrator.name}; it needs a reversible integrator and 'exact', or 'stored' or "
@@ -255,22 +246,41 @@ def refuse_batch_norm(integrator: AbstractIntegrator) -> None:
         )
 
 
-def _check_state(state: State) -> None:
-    pair = isinstance(state, tuple) and len(state) == 2
-    if not pair or not all(isinstance(part, Tensor) for part in state):
+def _check_state(state: State, integrator: AbstractIntegrator) -> None:
+    number = len(integrator.components)
+    fits = isinstance(state, tuple) and (len(state) == number if number else len(state) > 0)
+    if not fits or not all(isinstance(part, Tensor) for part in state):
+        wanted = f"{number} tensors" if number else "a tuple of tensors"
         raise ValueError(
-            f"reverse takes the state that propagate returns, a pair of tensors; found "
+            f"reverse takes the state that propagate returns, {wanted}; found "
             f"{type(state).__name__}"
         )
-    first, second = state
-    if (first.shape, first.dtype) != (second.shape, second.dtype):
-        raise ValueError(
-            f"both parts of a state have one shape and dtype; found {tuple(first.shape)} "
-            f"{first.dtype} and {tuple(second.shape)} {second.dtype}"
+    kinds = dict.fromkeys((tuple(part.shape), part.dtype) for part in state)
+    if len(kinds) > 1:
+        found = " and ".join(f"{shape} {dtype}" for shape, dtype in kinds)
+        raise ValueError(f"all parts of a state have one shape and dtype; found {found}")
+
+
+def _check_start(stepping: TimeStepping, features: Tensor) -> None:
+    """Refuse features that `start` and `finish` do not give back, being another state's."""
+    integrator = stepping.integrator
+    again = integrator.finish(integrator.start(features, stepping.steps[0], stepping.step_size))
+    tolerance = 100 * torch.finfo(features.dtype).eps
+    if again.shape != features.shape or not torch.allclose(
+        again, features, rtol=tolerance, atol=tolerance, equal_nan=True
+    ):
+        raise ConfigError(
+            f"reverse needs an integrator whose finish undoes its start, finish(start(x)) = x, "
+            f"but {integrator.name} gives something else; make finish return what start was given"
         )
 
 
 def _check_fit(layers: Sequence[nn.Module], integrator: AbstractIntegrator) -> None:
+    if isinstance(integrator, AbstractReversibleIntegrator) and not integrator.has_way_back:
+        raise ConfigError(
+            f"{integrator.name} must list its shears or define both step and step_back, since "
+            f"{type(integrator).__name__} is a reversible integrator"
+        )
     parts = [part for layer in layers for part in layer.modules()]
     if any(isinstance(part, BATCH_NORMS) for part in parts):
         refuse_batch_norm(integrator)

@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from pdecnn.checks import check_count, is_count
 from pdecnn.errors import ConfigError
-from pdecnn.pde.acceleration import is_accelerated
 
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _CONVOLVE_TRANSPOSED = {
@@ -18,8 +17,6 @@ _CONVOLVE_TRANSPOSED = {
     3: functional.conv_transpose3d,
 }
 SPATIAL_AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
-_CHANNEL_GROUP = 8
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 # norm_bound is computed in float64; this margin keeps it an upper bound after rounding.
 _ROUNDING_MARGIN = 1 + 1e-12
 
@@ -33,6 +30,8 @@ class Convolution(nn.Module):
 
     theta -> `stencil`, of shape (out_channels, in_channels, *stencil_size).
     """
+
+    deterministic = True
 
     def __init__(
         self,
@@ -62,22 +61,12 @@ class Convolution(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """K features."""
-        check_features(features, self.in_channels, self.dimension, self.stencil)
-        convolve = _CONVOLVE[self.dimension]
-        stencil: Tensor = self.stencil
-        missing = -self.in_channels % _CHANNEL_GROUP
-        if missing and features.is_cuda and is_accelerated():
-            # Matrix units take channels by eights; an image has three.
-            pad = (0, 0) * self.dimension + (0, missing)
-            features, stencil = functional.pad(features, pad), functional.pad(stencil, pad)
-        return convolve(features, stencil, padding=self.padding)
+        return _CONVOLVE[self.dimension](features, self.stencil, padding=self.padding)
 
     def adjoint(self, features: Tensor, *, negative: bool = False) -> Tensor:
         """K^T features, or -K^T features: a stencil costs less to negate than features."""
-        check_features(features, self.out_channels, self.dimension, self.stencil)
-        convolve_transposed = _CONVOLVE_TRANSPOSED[self.dimension]
         stencil = -self.stencil if negative else self.stencil
-        return convolve_transposed(features, stencil, padding=self.padding)
+        return _CONVOLVE_TRANSPOSED[self.dimension](features, stencil, padding=self.padding)
 
     @torch.no_grad()
     def norm_bound(self, size: Sequence[int]) -> float:
@@ -172,12 +161,6 @@ def check_features(features: Tensor, channels: int, dimension: int, weight: Tens
             f"features are {features.dtype} but the weights {weight.dtype}; convert them with "
             f".to({weight.dtype}){', or compute under torch.autocast' if convertible else ''}"
         )
-
-
-def fast_layout(features: Tensor) -> Tensor:
-    """The features with their channels last in memory, where convolutions are fastest."""
-    layout = _CHANNELS_LAST.get(features.dim())
-    return features if layout is None else features.contiguous(memory_format=layout)
 
 
 def _stencil_size(stencil_size: int | Sequence[int], dimension: int) -> tuple[int, ...]:

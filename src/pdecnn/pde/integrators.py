@@ -1,8 +1,8 @@
 """Time stepping: forward Euler (eq. 8), Runge-Kutta 4, Verlet (eq. 10) and leapfrog (eq. 11).
 
-A state is a tuple of tensors of one shape. A reversible method changes one component of it at a
-time by an amount that depends on another one, `state[target] += increment(state[source])`: such
-a *shear* is undone exactly by subtracting the same increment, whatever the layer is.
+A state is a tuple of tensors of one shape. A reversible method has a step back. Most change one
+component at a time by an amount that depends on others, `state[target] += increment(sources)`:
+such a *shear* is undone exactly by subtracting the same increment, whatever the layer is.
 """
 
 from abc import ABC, abstractmethod
@@ -15,25 +15,48 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.pde.facts import HEAT, Component, Equation
 from pdecnn.pde.layers import AbstractLayer
+from pdecnn.pde.stability_rules import (
+    EULER_RULE,
+    RUNGE_KUTTA_4_RULE,
+    WAVE_RULE,
+    StabilityRule,
+)
 
 State = tuple[Tensor, ...]
 Layers = Sequence[nn.Module]
-Rounding = Callable[[Tensor], Tensor]
-Watch = Callable[[Tensor], None]
+Weights = dict[str, Tensor]
+_HALF = (torch.bfloat16, torch.float16)
+Potential = Callable[[Tensor], Tensor]
+"""Phi of a layer, one number for each example."""
 
 
 class AbstractIntegrator(ABC):
-    """How a block advances in time, with its facts declared so that tests can read them."""
+    """How a block advances in time, with its facts declared for tests, diagnostics and pages."""
 
     name: str
     """How configs refer to it."""
     order: int
     """The error of the features at a fixed time falls like step_size^order."""
+    title: str = "this method"
+    """What it is called in a sentence."""
     layers_per_step: int = 1
     """How many layers one step uses."""
     reversible: bool = False
     """Whether `step_back` exists."""
+    components: tuple[Component, ...] = (Component("Y", "features Y"),)
+    """What a state consists of; empty: not declared."""
+    features_symbol: str = "Y"
+    """What the features are called."""
+    equations: tuple[Equation, ...] = HEAT
+    """The differential equation that a step discretises, one for each of its layers; of another
+    number: not known."""
+    stability: StabilityRule | None = None
+    """When a step is stable; counts for the class that declares it, not for those below."""
+    conserves_energy: bool = False
+    """Whether `energy` stays the same, up to small swings, with weights constant in time; counts
+    for the class that declares it."""
 
     def layer_channels(self, channels: int) -> int:
         """The width of a layer in a block of width `channels`."""
@@ -55,9 +78,21 @@ class AbstractIntegrator(ABC):
     def finish(self, state: State) -> Tensor:
         """The features of a state."""
 
+    def energy(self, potentials: Sequence[Potential], state: State) -> Tensor | None:
+        """The energy of each example where every F is minus the gradient of its potential.
+
+        Phi(Y) for Y' = F(Y), which never rises below the step bound. None: none is known.
+        """
+        heat = self.equations == HEAT and len(potentials) == 1
+        return potentials[0](state[self.place("Y")]) if heat else None
+
+    def place(self, symbol: str) -> int:
+        """Where an unknown stands in a state."""
+        return [part.symbol for part in self.components].index(symbol)
+
 
 class AbstractOneComponentIntegrator(AbstractIntegrator):
-    """Indicates that the state is the features and nothing else."""
+    """Indicates that the state is the features and nothing else: Y' = F(Y)."""
 
     def start(self, features: Tensor, layers: Layers, step_size: float) -> State:
         """Y_0 = features."""
@@ -74,7 +109,9 @@ class ForwardEuler(AbstractOneComponentIntegrator):
     """Y_{j+1} = Y_j + dt F(Y_j) (eqs. 3 and 8): first order, not reversible."""
 
     name = "forward_euler"
+    title = "forward Euler"
     order = 1
+    stability = EULER_RULE
 
     def step(self, layers: Layers, state: State, step_size: float) -> State:
         """Y + dt F(Y)."""
@@ -87,7 +124,9 @@ class RungeKutta4(AbstractOneComponentIntegrator):
     """The classical fourth-order Runge-Kutta method; the weights are constant within a step."""
 
     name = "runge_kutta_4"
+    title = "Runge-Kutta"
     order = 4
+    stability = RUNGE_KUTTA_4_RULE
 
     def step(self, layers: Layers, state: State, step_size: float) -> State:
         """Y + dt/6 (k1 + 2 k2 + 2 k3 + k4)."""
@@ -100,83 +139,84 @@ class RungeKutta4(AbstractOneComponentIntegrator):
 
 
 class Shear(NamedTuple):
-    """state[target] += sign * dt * F(state[source]), with F the identity where layer is None."""
+    """state[target] += sign * dt * F(state[source]), with F the identity where layer is None.
+
+    Of several sources F is a function of all of them; without a layer it is their sum.
+    """
 
     target: int
-    source: int
+    source: int | tuple[int, ...]
     layer: nn.Module | None
-    sign: int
+    sign: float
 
-    def rate(self, source: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
-        """F(source); `weights` stand in for the layer's own."""
-        return source if self.layer is None else evaluate(self.layer, source, weights)
+    def sources(self, components: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What F is applied to."""
+        places = self.source if isinstance(self.source, tuple) else (self.source,)
+        return tuple([components[place] for place in places])
+
+    def rate(self, *sources: Tensor, weights: Weights | None = None) -> Tensor:
+        """F(sources); `weights` stand in for the layer's own."""
+        if self.layer is None:
+            return sum(sources[1:], sources[0])
+        return evaluate(self.layer, *sources, weights=weights)
 
     def increment(
-        self, source: Tensor, step_size: float, weights: dict[str, Tensor] | None = None
+        self, *sources: Tensor, step_size: float, weights: Weights | None = None
     ) -> Tensor:
         """What the shear adds to its target."""
-        return self.sign * step_size * self.rate(source, weights)
-
-    def add_to(
-        self, target: Tensor, source: Tensor, step_size: float, rounding: Rounding | None
-    ) -> Tensor:
-        """The target after the shear; a negative step size takes it back."""
-        if rounding is None:
-            return torch.add(target, self.rate(source), alpha=self.sign * step_size)
-        return target + rounding(self.increment(source, step_size))
+        return self.sign * step_size * self.rate(*sources, weights=weights)
 
 
 class AbstractReversibleIntegrator(AbstractIntegrator):
-    """Indicates that a step is a sequence of shears, so that it can be undone."""
+    """Indicates that a step can be undone.
+
+    Either `shears` lists what a step adds, in order, or `step` and `step_back` are methods of the
+    class's own. Mode 'exact' needs shears, whose increments it rounds.
+    """
 
     reversible = True
+    components: tuple[Component, ...] = ()
+    equations: tuple[Equation, ...] = ()
 
-    @abstractmethod
-    def shears(self, layers: Layers) -> tuple[Shear, ...]:
-        """The shears of one step, in order."""
+    def shears(self, layers: Layers) -> tuple[Shear, ...] | None:
+        """The shears of one step, in order; None: the step is of another kind."""
+        del layers
+        return None
 
-    def step(
-        self,
-        layers: Layers,
-        state: State,
-        step_size: float,
-        *,
-        rounding: Rounding | None = None,
-        watch: Watch | None = None,
-    ) -> State:
-        """Apply every shear, its increment rounded first if asked.
+    @property
+    def lists_shears(self) -> bool:
+        """Whether a step is a sequence of shears."""
+        return type(self).shears is not AbstractReversibleIntegrator.shears
 
-        `watch` is shown each component that has changed.
-        """
-        return _apply(self.shears(layers), state, step_size, rounding, watch)
+    @property
+    def has_way_back(self) -> bool:
+        """Whether it lists shears, or has both a step and a step back of its own."""
+        base, own = AbstractReversibleIntegrator, type(self)
+        return self.lists_shears or (
+            own.step is not base.step and own.step_back is not base.step_back
+        )
 
-    def step_back(
-        self,
-        layers: Layers,
-        state: State,
-        step_size: float,
-        *,
-        rounding: Rounding | None = None,
-        watch: Watch | None = None,
-    ) -> State:
+    def step(self, layers: Layers, state: State, step_size: float) -> State:
+        """Apply every shear."""
+        components = list(state)
+        for shear in self.shears(layers) or ():
+            target, source, layer, sign = shear
+            if layer is None or isinstance(source, tuple):
+                rate = shear.rate(*shear.sources(components))
+            else:  # the same without a detour
+                rate = evaluate(layer, components[source])
+            components[target] = torch.add(components[target], rate, alpha=sign * step_size)
+        return tuple(components)
+
+    def step_back(self, layers: Layers, state: State, step_size: float) -> State:
         """Undo `step`: the same increments subtracted in the opposite order."""
-        return _apply(tuple(reversed(self.shears(layers))), state, -step_size, rounding, watch)
-
-
-def _apply(
-    shears: Sequence[Shear],
-    state: State,
-    step_size: float,
-    rounding: Rounding | None,
-    watch: Watch | None,
-) -> State:
-    components = list(state)
-    for shear in shears:
-        target, source = components[shear.target], components[shear.source]
-        components[shear.target] = shear.add_to(target, source, step_size, rounding)
-        if watch is not None:
-            watch(components[shear.target])
-    return tuple(components)
+        components = list(state)
+        for shear in reversed(self.shears(layers) or ()):
+            rate = shear.rate(*shear.sources(components))
+            components[shear.target] = torch.add(
+                components[shear.target], rate, alpha=-shear.sign * step_size
+            )
+        return tuple(components)
 
 
 @dataclass(frozen=True)
@@ -188,8 +228,18 @@ class Verlet(AbstractReversibleIntegrator):
     """
 
     name = "verlet"
+    title = "Verlet"
     order = 1
     layers_per_step = 2
+    # Y is computed first from Z of the step before, so it stands half a step before it.
+    components = (
+        Component("Y", "features Y, first half", offset=-0.5),
+        Component("Z", "features Z, second half"),
+    )
+    features_symbol = "(Y, Z)"
+    equations = (Equation("Y", "Z"), Equation("Z", "Y", sign=-1))
+    stability = WAVE_RULE
+    conserves_energy = True
 
     def layer_channels(self, channels: int) -> int:
         """Half the channels."""
@@ -222,6 +272,10 @@ class Verlet(AbstractReversibleIntegrator):
         """The halves side by side."""
         return torch.cat(state, dim=1)
 
+    def energy(self, potentials: Sequence[Potential], state: State) -> Tensor:
+        """Phi_1(Z) + Phi_2(Y)."""
+        return potentials[0](state[1]) + potentials[1](state[0])
+
 
 @dataclass(frozen=True)
 class Leapfrog(AbstractReversibleIntegrator):
@@ -234,6 +288,14 @@ class Leapfrog(AbstractReversibleIntegrator):
     """
 
     second_order_start: bool = False
+    title = "leapfrog"
+    components = (
+        Component("Y", "features Y"),
+        Component("v", "velocity v of the features", offset=-0.5),
+    )
+    equations = (Equation("Y", "Y", order=2),)
+    stability = WAVE_RULE
+    conserves_energy = True
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -259,6 +321,11 @@ class Leapfrog(AbstractReversibleIntegrator):
         """The position."""
         return state[0]
 
+    def energy(self, potentials: Sequence[Potential], state: State) -> Tensor:
+        """|v|^2/2 + Phi(Y)."""
+        position, velocity = state
+        return velocity.square().flatten(1).sum(1) / 2 + potentials[0](position)
+
 
 INTEGRATORS: tuple[AbstractIntegrator, ...] = (
     ForwardEuler(),
@@ -283,37 +350,31 @@ def resolve_integrator(integrator: str | AbstractIntegrator) -> AbstractIntegrat
     return by_name[integrator]
 
 
-def evaluate(
-    layer: nn.Module, features: Tensor, weights: dict[str, Tensor] | None = None
-) -> Tensor:
+def evaluate(layer: nn.Module, *features: Tensor, weights: Weights | None = None) -> Tensor:
     """F(features) in the state's dtype, with half-precision layers met by casts.
 
     `weights` stand in for the layer's own; they are all of them, each by each of its names.
     """
-    inputs = features.to(_layer_dtype(layer, features, weights))
-    outputs: Tensor = (
-        layer(inputs)
-        if weights is None
-        else functional_call(layer, weights, (inputs,), tie_weights=False)
-    )
-    if outputs.shape != features.shape:
-        raise ValueError(
-            f"a layer must keep the shape of its input, but {type(layer).__name__} made "
-            f"{tuple(outputs.shape)} of {tuple(features.shape)}"
-        )
-    return outputs.to(features.dtype)
-
-
-def _layer_dtype(
-    layer: nn.Module, features: Tensor, weights: dict[str, Tensor] | None
-) -> torch.dtype:
-    """What a layer computes in: of one's own modules, half precision if its weights have it."""
+    wide = features[0].dtype
     if isinstance(layer, AbstractLayer):
         stencil = None if weights is None else weights.get("convolution.stencil")
-        return layer.dtype if stencil is None else stencil.dtype
-    weight = next(layer.parameters() if weights is None else iter(weights.values()), None)
-    is_half = weight is not None and weight.dtype in (torch.bfloat16, torch.float16)
-    return weight.dtype if weight is not None and is_half else features.dtype
+        dtype = (layer.convolution.stencil if stencil is None else stencil).dtype
+    else:  # half precision if its weights have it
+        parameters = layer.parameters() if weights is None else iter(weights.values())
+        dtype = next(parameters, features[0]).dtype
+        dtype = dtype if dtype in _HALF else wide
+    inputs = features if dtype == wide else tuple([part.to(dtype) for part in features])
+    outputs: Tensor = (
+        layer(*inputs)
+        if weights is None
+        else functional_call(layer, weights, inputs, tie_weights=False)
+    )
+    if outputs.shape != features[0].shape:
+        raise ValueError(
+            f"a layer must keep the shape of its input, but {type(layer).__name__} made "
+            f"{tuple(outputs.shape)} of {tuple(features[0].shape)}"
+        )
+    return outputs.to(wide)
 
 
 def _memory_format(features: Tensor) -> torch.memory_format:

@@ -13,7 +13,12 @@ from pdecnn.pde.normalization import make_normalization
 
 
 class AbstractLayer(nn.Module, ABC):
-    """A right-hand side F: features -> features of the same shape, made of K, N and sigma."""
+    """A right-hand side F: features -> features of the same shape, made of K, N and sigma.
+
+    A class that declares `deterministic = True` in its own body computes the same of the same
+    input and weights; with `symmetric = True` it is F_sym (eq. 7), with False the general F of
+    eq. 1. Classes below it inherit neither.
+    """
 
     def __init__(
         self,
@@ -44,6 +49,10 @@ class AbstractLayer(nn.Module, ABC):
             epsilon=check_positive("epsilon", epsilon),
             affine=affine,
         )
+        self._add_parts()
+
+    def _add_parts(self) -> None:
+        """What a layer has besides K, N and sigma."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -71,10 +80,15 @@ class SymmetricLayer(AbstractLayer):
     sigma -> `activation`.
     """
 
+    deterministic = True
+    symmetric = True
+
     def forward(self, features: Tensor) -> Tensor:
         """F_sym(features)."""
-        activated = self.activation(self.pre_activation(features))
-        return self.convolution.adjoint(activated, negative=True)
+        convolution, sigma = self.convolution, self.activation
+        function = sigma.function if type(sigma) is Activation else sigma  # in one call
+        activated = function(self.normalization(convolution(features)))
+        return convolution.adjoint(activated, negative=True)
 
 
 class ResidualLayer(AbstractLayer):
@@ -86,35 +100,22 @@ class ResidualLayer(AbstractLayer):
     N -> `normalization`, sigma -> `activation`.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        *,
-        hidden_channels: int | None = None,
-        stencil_size: int | Sequence[int] = 3,
-        dimension: int = 2,
-        activation: str | Activation | Callable[[Tensor], Tensor] = "relu",
-        normalization: str = "tv",
-        affine: bool | None = None,
-        epsilon: float = 1e-3,
-    ) -> None:
-        super().__init__(
-            channels,
-            hidden_channels=hidden_channels,
-            stencil_size=stencil_size,
-            dimension=dimension,
-            activation=activation,
-            normalization=normalization,
-            affine=affine,
-            epsilon=epsilon,
-        )
+    deterministic = True
+    symmetric = False
+
+    def _add_parts(self) -> None:
+        first = self.convolution
         self.output_convolution = Convolution(
-            self.hidden_channels, channels, stencil_size=stencil_size, dimension=dimension
+            self.hidden_channels,
+            self.channels,
+            stencil_size=first.stencil_size,
+            dimension=self.dimension,
         )
 
     def forward(self, features: Tensor) -> Tensor:
         """F(features)."""
-        filtered: Tensor = self.output_convolution(self.activation(self.pre_activation(features)))
+        activated = self.activation(self.pre_activation(features))
+        filtered: Tensor = self.output_convolution(activated)
         return filtered
 
 

@@ -2,14 +2,15 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import unknown_name
-from pdecnn.pde.synchronization import SynchronizedBatchNorm
 
 NORMALIZATIONS = ("none", "tv", "batch")
 _PLAIN_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-BATCH_NORMS = (*_PLAIN_BATCH_NORMS, nn.SyncBatchNorm, SynchronizedBatchNorm)
+BATCH_NORMS = (_BatchNorm,)
+"""The kinds of batch norm, plain or over several processes."""
 BATCH_NORM_EPSILON = 1e-4
 # Neither sums of its squares nor the cube of its inverse, met in gradients, leave float32's range.
 _LARGEST_SQUARED = 2.0**32
@@ -17,6 +18,8 @@ _LARGEST_SQUARED = 2.0**32
 
 class ChannelAffine(nn.Module):
     """A scale and a bias for each channel: y -> s y + b, starting as the identity."""
+
+    deterministic = True
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -40,6 +43,8 @@ class TotalVariationNorm(nn.Module):
     bound.
     """
 
+    deterministic = True
+
     def __init__(self, channels: int, *, epsilon: float = 1e-3, affine: bool = True) -> None:
         super().__init__()
         self.channels = check_count("channels", channels)
@@ -48,16 +53,6 @@ class TotalVariationNorm(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """N_tv of features (batch, channels, *spatial)."""
-        if features.dim() < 2 or features.shape[1] != self.channels:
-            raise ValueError(
-                f"features must have shape (batch, {self.channels}, ...), found "
-                f"{tuple(features.shape)}"
-            )
-        if not features.is_floating_point():
-            raise ValueError(
-                f"features must be floating point, found {features.dtype}; convert them with "
-                f".to(dtype)"
-            )
         wide = features.to(torch.promote_types(features.dtype, torch.float32))
         # N_tv is the same of c y with c^2 epsilon; c = 1 unless squares could leave the range.
         largest = wide.detach().abs().amax(1, keepdim=True)

@@ -10,21 +10,29 @@ import torch
 from torch import nn
 
 from pdecnn.errors import ConfigError
-from pdecnn.pde.acceleration import has_hooks, is_captured
 from pdecnn.pde.activations import BUILT_IN
-from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.facts import is_deterministic
 from pdecnn.pde.integrators import AbstractIntegrator
-from pdecnn.pde.layers import LAYERS, AbstractLayer
-from pdecnn.pde.normalization import BATCH_NORMS, ChannelAffine, TotalVariationNorm
+from pdecnn.pde.layers import AbstractLayer
 
-_DETERMINISTIC = {
-    *LAYERS.values(),
-    *BATCH_NORMS,
-    Convolution,
-    TotalVariationNorm,
-    ChannelAffine,
-    nn.Identity,
-}
+
+def is_captured(device: torch.device) -> bool:
+    """Whether what is computed there now is recorded for a CUDA graph: it cannot be waited for."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a user's function runs with a part of the module or the gradient of a weight."""
+    return any(
+        part._forward_hooks
+        or part._forward_pre_hooks
+        or part._backward_hooks
+        or part._backward_pre_hooks
+        or any(
+            weight is not None and weight._backward_hooks for weight in part._parameters.values()
+        )
+        for part in module.modules()
+    )
 
 
 def suspects_among(layers: Iterable[nn.Module]) -> str:
@@ -35,7 +43,7 @@ def suspects_among(layers: Iterable[nn.Module]) -> str:
 
 def _may_be_random(layer: nn.Module) -> bool:
     return (
-        any(type(part) not in _DETERMINISTIC for part in layer.modules())
+        not all(is_deterministic(type(part)) for part in layer.modules())
         or (isinstance(layer, AbstractLayer) and layer.activation not in BUILT_IN)
         or has_hooks(layer)
     )

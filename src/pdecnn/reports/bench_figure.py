@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.reports.style import BLUE, GREY, LIGHT_GREY, ORANGE, SMALL, WIDTH
-from pdecnn.runs.bench.trainers import EAGER
+from pdecnn.runs.bench import EAGER
 
 # Line, marker and lightness tell the modes apart without colour; 'exact' is larger and hollow,
 # since it often lies on 'reversible'.

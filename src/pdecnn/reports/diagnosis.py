@@ -1,4 +1,4 @@
-"""What `pdecnn diagnose` shows in the terminal."""
+"""A diagnosis in words, tables and curves, as terminal, page and figures show it."""
 
 from collections.abc import Sequence
 from math import inf
@@ -14,6 +14,7 @@ from pdecnn.diagnostics.energy import CURVES, features_symbol
 from pdecnn.diagnostics.growth import PERTURBATIONS
 from pdecnn.diagnostics.json_values import relative_change
 from pdecnn.diagnostics.verdict import StepStability
+from pdecnn.reports.charts import Chart, Series
 from pdecnn.reports.terminal import make_console, number_table, print_files
 from pdecnn.runs.diagnosis import Diagnosis
 
@@ -23,6 +24,15 @@ _CURVE_NAMES = {
     "centred": "energy, centred states",
     "printed_raw": "eq. 12, stored states",
     "printed_centred": "eq. 12, centred states",
+}
+_PERTURBATIONS = {"worst": 1, "noise": 0, "random": 2}
+_ENERGIES = {
+    # Equation 12 first and broad: for ReLU it is the energy itself, which lies on top of it.
+    "printed_raw": (2, False),
+    "printed_centred": (2, True),
+    "norms": (0, False),
+    "raw": (1, False),
+    "centred": (1, True),
 }
 _MOST_STEPS = 12
 _ROUNDING = 1e-12
@@ -272,3 +282,103 @@ def _number(value: float | None, none: str = "missing", infinite: str = "overflo
     if abs(value) < _ROUNDING:
         return "0"
     return infinite if value == inf else f"{value:.3g}"
+
+
+# The curves of a block, which the page and the figures show.
+
+
+def spectrum_chart(index: int, found: BlockDiagnosis) -> Chart:
+    """Eigenvalues of the first, a middle and the last step of a block."""
+    steps = found.stability.steps
+    clouds = []
+    for colour, step in enumerate(sorted({0, len(steps) // 2, len(steps) - 1})):
+        spectrum = steps[step].system_spectrum
+        label, values = f"step {step}: missing", tuple[complex, ...]()
+        if spectrum is not None:
+            label = f"step {step}" + ("" if spectrum.complete else " (outermost)")
+            values = spectrum.eigenvalues
+        xs, ys = [value.real for value in values], [value.imag for value in values]
+        clouds.append(Series(label=label, xs=xs, ys=ys, colour=colour, line=False))
+    return Chart(
+        title=f"Eigenvalues of block {index}",
+        series=clouds,
+        x_label="real part (> 0: grows)",
+        y_label="imaginary part",
+        whole=False,
+        plane=True,
+    )
+
+
+def bounds_chart(index: int, found: BlockDiagnosis) -> Chart:
+    """The step of a block beside the bounds that theory sets it."""
+    steps, size = found.stability.steps, found.block.step_size
+    curves = [
+        Series(
+            label=bound_label(steps, name),
+            xs=range(len(steps)),
+            ys=[getattr(step, name) for step in steps],
+            colour=colour,
+            line=False,
+        )
+        for name, colour in (("local_bound", 0), ("guaranteed_bound", 1))
+    ]
+    actual = Series(
+        label=f"actual step {size:g}", xs=(0, len(steps) - 1), ys=(size, size), colour=2
+    )
+    return Chart(
+        title=f"Step size and bounds of block {index}",
+        series=[*curves, actual],
+        x_label="step",
+        y_label="step size",
+    )
+
+
+def growth_chart(index: int, found: BlockDiagnosis) -> Chart:
+    """M against the depth, forwards and, for waves, backwards (eq. 6)."""
+    curves = []
+    for growth in found.stability.growth:
+        name = f"{growth.perturbation}, {'backwards' if growth.backward else 'forwards'}"
+        shown = [(name, growth.constants, _PERTURBATIONS[growth.perturbation])]
+        if growth.perturbation == "noise":
+            shown.append((f"{name}, relative", growth.relative_constants, 3))
+        for label, ys, colour in shown:
+            dashed = growth.backward
+            curves.append(
+                Series(label=label, xs=growth.depths, ys=ys, colour=colour, dashed=dashed)
+            )
+    return Chart(
+        title=f"Growth of perturbations in block {index}",
+        series=curves,
+        x_label="steps",
+        y_label="growth",
+        may_be_log=True,
+        level=1.0,
+    )
+
+
+def energy_chart(index: int, found: BlockDiagnosis) -> Chart:
+    """Each energy as a share of its start, the mean over the images (eq. 12)."""
+    curves = []
+    for name, (colour, dashed) in _ENERGIES.items():
+        curve = getattr(found.energy, name)
+        if curve is None or not float(curve[0].mean()):
+            continue
+        mean = curve.mean(1).tolist()
+        curves.append(
+            Series(
+                label=curve_name(name, found),
+                xs=[found.block.step_size * step for step in range(len(mean))],
+                ys=[value / mean[0] for value in mean],
+                colour=colour,
+                dashed=dashed,
+                broad=name.startswith("printed"),
+            )
+        )
+    return Chart(
+        title=f"Norm and energy along block {index}",
+        series=curves,
+        x_label="time",
+        y_label="share of the start",
+        whole=False,
+        level=1.0,
+    )

@@ -6,18 +6,19 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import pdecnn
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_atomically
-from pdecnn.reports.page_config import draw_config
-from pdecnn.reports.page_confusion import draw_confusion
-from pdecnn.reports.page_convergence import draw_convergence
-from pdecnn.reports.page_diagnosis import draw_diagnosis
-from pdecnn.reports.page_html import Markup, tag
-from pdecnn.reports.page_pde import draw_pde
-from pdecnn.reports.page_predictions import draw_predictions, draw_wrong
+from pdecnn.reports.html import Markup, tag
+from pdecnn.reports.page_blocks import draw_diagnosis, draw_pde
+from pdecnn.reports.page_results import (
+    draw_confusion,
+    draw_convergence,
+    draw_predictions,
+    draw_wrong,
+)
 from pdecnn.reports.page_runs import PageRun
-from pdecnn.reports.page_summary import draw_summary, run_heading
+from pdecnn.reports.page_summary import draw_config, draw_summary, run_heading
+from pdecnn.version import __version__
 
 SUFFIXES = (".html", ".htm")
 _ICON = "data:image/svg+xml," + (
@@ -67,7 +68,7 @@ def make_page(runs: Sequence[PageRun]) -> str:
         tag("a", "Skip to the results", href="#content", class_="skip"),
         _header(runs),
         tag("main", _sections(runs), id="content", tabindex="-1"),
-        tag("footer", tag("p", f"Made by pdecnn {pdecnn.__version__} from the run directories.")),
+        tag("footer", tag("p", f"Made by pdecnn {__version__} from the run directories.")),
         tag("script", Markup(script)),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"

@@ -10,8 +10,7 @@ from typing import Any
 from pdecnn.data.registry import OWN, needs_folder
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.learning.selection import best_epoch
-from pdecnn.reports.recorded import read_metrics, read_summary
-from pdecnn.reports.results import read_seconds
+from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
 from pdecnn.runs.evaluation import Examination, examine
@@ -70,9 +69,14 @@ class PageRun:
     @property
     def best(self) -> dict[str, Any] | None:
         """The epoch whose weights are kept."""
+        return None if self.best_place is None else self.metrics[self.best_place]
+
+    @property
+    def best_place(self) -> int | None:
+        """Its place among the epochs."""
         if not self.metrics:
             return None
-        return self.metrics[best_epoch(self.metrics, ties=self.config.training.ties)]
+        return best_epoch(self.metrics, ties=self.config.training.ties)
 
     @property
     def is_finished(self) -> bool:

@@ -7,12 +7,124 @@ from typing import NamedTuple
 
 from pdecnn.errors import CheckpointError, system_errors_as
 from pdecnn.files import write_all, write_atomically
-from pdecnn.reports.figures import without_matplotlib_notices
-from pdecnn.reports.paper_text import caption, explain_table, notices, title
-from pdecnn.reports.provenance import device_name
-from pdecnn.reports.results import Result, read_runs
-from pdecnn.reports.table import make_rows, to_csv, to_latex, to_markdown
-from pdecnn.runs.paper import TARGETS, Plan
+from pdecnn.reports.paper_results import (
+    Result,
+    changed,
+    is_augmented,
+    make_rows,
+    read_runs,
+    seeds,
+    title,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
+from pdecnn.reports.recorded import TIES, device_name
+from pdecnn.runs.narrowing import count_weights
+from pdecnn.runs.paper import NARROW, TARGETS, Experiment, Plan
+
+
+def notices(plan: Plan) -> list[str]:
+    """What keeps the numbers from being compared with the paper's."""
+    said = []
+    if plan.quick:
+        configs = plan.runs.values()
+        epochs = _range(config.training.epochs for config in configs)
+        weights = _range(count_weights(config.network) for config in configs)
+        said.append(
+            f"Quick version: {epochs} epochs of networks with {weights} weights on scikit-learn's "
+            f"digits, which stand in for every data set. It shows that the whole works; its "
+            f"numbers are not to be compared with the paper's."
+        )
+    return [*said, f"{changed(plan)}."] if plan.settings else said
+
+
+def explain_table(plan: Plan) -> str:
+    """What the numbers of Table 1 are."""
+    spread = "" if plan.num_seeds == 1 else ", mean ± sample standard deviation"
+    text = (
+        "Accuracy and cross entropy with the weights of the best validation accuracy "
+        f"({_ties(plan)}), on the test images and, as they are, on the training images; "
+        f"{seeds(plan)}{spread}."
+    )
+    shown = [one.dynamics for one in plan.experiments["table1"]]
+    if "resnet" in shown or NARROW in shown:
+        text += (
+            " `resnet`, ours and not the paper's, is a general residual network of the same "
+            "widths, which has two stencils where the others have one."
+        )
+    if NARROW in shown:
+        widths = ", ".join(
+            f"{title(one.dataset, plan)} {'-'.join(map(str, plan.config(one).network.channels))}"
+            for one in plan.experiments["table1"]
+            if one.dynamics == NARROW
+        )
+        text += (
+            " Narrowed, its channels are fewer, so that it comes nearest to the weight count of "
+            f"the parabolic network: {widths}."
+        )
+    return text
+
+
+def _ties(plan: Plan) -> str:
+    """Which of equal epochs it is; one rule for all runs, or they are not of the plan."""
+    return TIES[next(iter(plan.runs.values())).training.ties]
+
+
+def caption(target: str, plan: Plan) -> str:
+    """What a figure shows."""
+    experiments = plan.experiments[target]
+    names = ", ".join(dict.fromkeys(title(one.dataset, plan) for one in experiments))
+    return _CAPTIONS[target](plan, experiments, names)
+
+
+def _figure_1(plan: Plan, experiments: Iterable[Experiment], names: str) -> str:
+    return f"Test images ({names}) and the probabilities that each network gives, seed 0."
+
+
+def _figure_2(plan: Plan, experiments: Iterable[Experiment], names: str) -> str:
+    whole = [one for one in experiments if one.percentage is None]
+    augmentation = "with" if is_augmented(plan, whole) else "without"
+    held_out = plan.config(whole[0]).data.validation_fraction
+    return (
+        f"Left: test accuracy against the part of the training images ({names}) that is trained "
+        f"on, without augmentation, at the best epoch of each run by the {100 * held_out:g} % held "
+        f"out for validation. Right: validation accuracy after each epoch, {augmentation} "
+        f"augmentation, as in Table 1.{_reach('Bars and bands', plan)}"
+    )
+
+
+def _figure_3(plan: Plan, experiments: Iterable[Experiment], names: str) -> str:
+    together = "" if plan.num_seeds == 1 else f", {plan.num_seeds} seeds together"
+    return (
+        f"Confusion matrices on the test images ({names}){together}: a row a network, a column "
+        f"the part of the training images that is trained on, without augmentation."
+    )
+
+
+def _figure_4(plan: Plan, experiments: Iterable[Experiment], names: str) -> str:
+    return f"Validation accuracy after each epoch ({names}).{_reach('Bands', plan)}"
+
+
+_CAPTIONS = {
+    "figure1": _figure_1,
+    "figure2": _figure_2,
+    "figure3": _figure_3,
+    "figure4": _figure_4,
+}
+
+
+def _reach(what: str, plan: Plan) -> str:
+    if plan.num_seeds == 1:
+        return ""
+    return f" {what} reach from the least to the most of the {plan.num_seeds} seeds."
+
+
+def _range(values: Iterable[int]) -> str:
+    numbers = sorted(set(values))
+    low, high = f"{numbers[0]:,}", f"{numbers[-1]:,}"
+    return low if low == high else f"{low} to {high}"
+
 
 RUNS = "runs"
 PAGE = "README.md"
@@ -37,8 +149,7 @@ def draw_paper(plan: Plan, output: Path, failures: dict[str, str]) -> Drawn:
     results, reasons = read_runs(plan, output / RUNS)
     failures = reasons | failures
     contents, stale = dict[str, bytes](), list[str]()
-    with without_matplotlib_notices():
-        from pdecnn.reports import style
+    from pdecnn.reports import style
     from pdecnn.reports.paper_figures import draw_target
 
     for target in plan.experiments:

@@ -1,4 +1,4 @@
-"""The figures in a run directory, checked for all that a report does with them."""
+"""What run directories hold, read once and checked for all that a report does with it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,8 +6,38 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+
 from pdecnn.errors import CheckpointError, quoted
-from pdecnn.runs.runs import METRICS, SUMMARY, Run
+from pdecnn.runs.runs import METRICS, PREDICTIONS, SUMMARY, Run
+
+TIES = {
+    "loss": "of equal ones that of the lower validation loss, then the earlier",
+    "first": "of equal ones the first",
+}
+"""Which epoch has the best validation accuracy, by training.ties."""
+
+
+def measured_on(environment: dict[str, Any]) -> str:
+    """When, with which versions and on what, without a full stop."""
+    versions = environment["versions"]
+    return (
+        f"{environment['date']}, commit {environment['commit']}, torch {versions['torch']}, "
+        f"Python {versions['python']}, {device_name(environment['hardware'])}"
+    )
+
+
+def device_name(hardware: dict[str, Any]) -> str:
+    """The GPU, or the processor if there was none."""
+    return str(hardware["gpu"] or processor_name(hardware))
+
+
+def processor_name(hardware: dict[str, Any]) -> str:
+    """The processor and its cores."""
+    return f"{hardware['processor']} with {hardware['cpu_cores']} cores"
+
 
 AGAIN = "restore it from a copy, or train again"
 CURVES = ("accuracy", "data_loss", "validation_loss", "validation_accuracy", "learning_rate")
@@ -113,3 +143,49 @@ def _check_test(test: dict[str, Any], names: list[str]) -> None:
         for count in row:
             if not isinstance(count, int) or not 0 <= count < 2**40:
                 raise ValueError("test.confusion has entries that are no counts")
+
+
+_UNKNOWN = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+_MOST_SECONDS = 1e10
+"""Three centuries: what is beyond was not measured."""
+
+
+def read_predictions(run: Run, num_classes: int) -> dict[str, NDArray[Any]]:
+    """`images` (n, channels, *spatial), `labels` (n,) and `probabilities` (n, classes)."""
+    path = run.folder / PREDICTIONS
+    try:
+        predictions = {
+            name: tensor.numpy() for name, tensor in safetensors.load(path.read_bytes()).items()
+        }
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}); restore it from a copy, or train again"
+        ) from error
+    with named(path):
+        _check_predictions(predictions, num_classes)
+    return predictions
+
+
+def _check_predictions(predictions: dict[str, NDArray[Any]], num_classes: int) -> None:
+    shapes = {name: array.shape for name, array in predictions.items()}
+    images, labels = shapes.get("images", ()), shapes.get("labels", ())
+    if len(images) < 3 or labels != images[:1] or not images[0]:
+        raise ValueError(f"shapes {shapes}")
+    if shapes.get("probabilities") != (images[0], num_classes):
+        raise ValueError(f"shapes {shapes}, {num_classes} classes")
+    if predictions["labels"].dtype.kind not in "iu":
+        raise ValueError(f"labels of type {predictions['labels'].dtype}")
+    if not 0 <= predictions["labels"].min() <= predictions["labels"].max() < num_classes:
+        raise ValueError(f"labels beyond {num_classes} classes")
+
+
+def read_seconds(run: Run, epochs: int) -> float | None:
+    """The sum of the times of all epochs; None if the time of one is not known."""
+    try:
+        entries = run.timing
+        if not entries or {int(entry["epoch"]) for entry in entries} != set(range(1, epochs + 1)):
+            return None
+        seconds = float(sum(entry["seconds"] for entry in entries))
+        return seconds if 0 <= seconds < _MOST_SECONDS else None
+    except (CheckpointError, *_UNKNOWN):
+        return None

@@ -1,21 +1,30 @@
-"""How all figures look, and how they become bytes."""
+"""How all figures look, how charts are drawn into them, and how they become bytes."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
+from math import ceil, inf, isfinite, log10, nan
 from typing import Any
 
 import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from pdecnn.reports.charts import Chart, Series
 
 # A dark blue and a light orange: told apart by every kind of eye, and in grey by their lightness.
 BLUE, ORANGE, GREY, LIGHT_GREY = "#004F8C", "#E8850C", "#8C8C8C", "#C8C8C8"
 LIGHT_BLUE = "#5BA3D0"
 SMALL, NORMAL = 8, 9
 WIDTH = 7.0  # inches: the text width of a journal page
+MOST_MARKERS = 30
+_COLOURS = (BLUE, ORANGE, GREY, LIGHT_BLUE, "black", LIGHT_GREY)
+_MARKERS = ("o", "s", "^", "D", "x", "+")
 
 _SETTINGS: dict[str, Any] = {
     "font.family": "DejaVu Sans",
@@ -68,3 +77,104 @@ def short_name(name: str, longest: int = 18) -> str:
         return name
     tail = (longest - 1) // 2
     return name[: longest - 1 - tail] + "…" + name[-tail:]
+
+
+def plot_chart(axes: Axes, chart: Chart) -> None:
+    """Curves with markers, which tell them apart without colour, and axes that suit them."""
+    for curve in chart.series:
+        _plot_curve(axes, curve, points=chart.plane)
+    for x in chart.lines:
+        axes.axvline(x, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
+    if chart.plane:
+        axes.axvline(0, color="black", linewidth=0.6, zorder=1)
+        axes.axhline(0, color=LIGHT_GREY, linewidth=0.6, zorder=1)
+        _widen(axes)
+    elif chart.drawn:
+        _scale(axes, chart)
+    if chart.level is not None:
+        axes.axhline(chart.level, color="black", linewidth=0.6, zorder=1)
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+
+
+def _plot_curve(axes: Axes, curve: Series, *, points: bool) -> None:
+    colour = _COLOURS[curve.colour]
+    look: dict[str, Any] = {"color": colour, "marker": _MARKERS[curve.colour]}
+    if points:
+        look |= {"markersize": 2.2, "markerfacecolor": "none", "markeredgewidth": 0.6}
+    elif not curve.line:
+        look |= {"markersize": 5, "clip_on": False, "zorder": 3}
+    else:
+        look |= {"markevery": ceil(len(curve.ys) / MOST_MARKERS) or 1}
+        look |= {"linewidth": 3.5, "alpha": 0.5} if curve.broad else {}
+        look |= {"markerfacecolor": "white"} if curve.dashed else {}
+    ys = [y if y is not None and isfinite(y) else nan for y in curve.ys]
+    line = "none" if not curve.line else "--" if curve.dashed else "-"
+    axes.plot(curve.xs, ys, linestyle=line, label=curve.label, **look)
+    if curve.starred is not None:
+        axes.plot(
+            curve.xs[curve.starred],
+            ys[curve.starred],
+            linestyle="none",
+            marker="*",
+            markersize=10,
+            color=colour,
+            markeredgecolor="black",
+            zorder=4,
+        )
+
+
+def _scale(axes: Axes, chart: Chart) -> None:
+    """A faint grid; percent, decades or numbers from zero on."""
+    axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
+    axes.set_axisbelow(True)
+    if chart.whole:
+        axes.xaxis.set_major_locator(
+            MaxNLocator(6, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+        )
+    if chart.percent:
+        scale_accuracy(axes)
+        return
+    low, high = axes.dataLim.intervaly
+    if chart.level is not None:
+        low, high = min(low, chart.level), max(high, chart.level)
+    if chart.is_log:
+        axes.set_yscale("log")
+        subs = (1, 2, 5) if log10(high / low) < 3 else (1,)
+        axes.yaxis.set_major_locator(LogLocator(subs=subs))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif -inf < low <= high < inf:
+        axes.set_ylim(min(0.0, 1.1 * low), 1.1 * high or 1.0)
+
+
+def _widen(axes: Axes) -> None:
+    """Eigenvalues on a line, waves' or those of heat, should not look like a cloud of rounding."""
+    width, height = np.ptp(axes.dataLim.intervalx), np.ptp(axes.dataLim.intervaly)
+    if width < 0.3 * height:
+        axes.set_xlim(-0.2 * height - width, 0.2 * height + width)
+    elif height < 0.3 * width:
+        axes.set_ylim(-0.2 * width - height, 0.2 * width + height)
+
+
+def scale_epochs(axes: Axes, epochs: Sequence[int]) -> None:
+    """A horizontal axis of whole epochs, and a faint grid."""
+    margin = 0.5 + 0.02 * len(epochs)
+    axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+    axes.set_xlabel("epoch")
+    axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
+    axes.set_axisbelow(True)
+
+
+def scale_accuracy(axes: Axes) -> None:
+    """A vertical axis in percent around what is drawn."""
+    axes.set_ylabel("accuracy")
+    low, high = axes.dataLim.intervaly
+    # A tenth at least, so that a small difference does not look like a wide gap; and nothing
+    # beyond 0 and 100 % but for half a marker.
+    middle, reach = (low + high) / 2, 0.6 * max(high - low, 0.1)
+    margin = 0.05 * reach
+    axes.set_ylim(max(middle - reach, -margin), min(middle + reach, 1 + margin))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))

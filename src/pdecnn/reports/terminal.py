@@ -1,11 +1,31 @@
-"""What all that is shown in a terminal shares."""
+"""What commands print: the progress of a training, lists, tables of accuracies."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
+
+from pdecnn.data.registry import PUBLISHED
+from pdecnn.learning.epoch_report import EpochReport
+from pdecnn.learning.progress import Progress as TrainingProgress
+from pdecnn.learning.trainer import Trainer
+from pdecnn.runs.diagnosis import AttackReport
+from pdecnn.runs.recipes import list_recipes, recipe
+from pdecnn.runs.runs import Run
+from pdecnn.runs.training import Listener
 
 
 def make_console() -> Console:
@@ -27,3 +47,273 @@ def print_files(console: Console, files: Sequence[Path]) -> None:
     if files:
         names = ", ".join(path.name for path in files if path.suffix != ".svg")
         console.print(f"\nin {files[0].parent}: {names}", soft_wrap=True)
+
+
+_REFRESH_SECONDS = 0.5
+_LARGEST_BAR, _WIDTH_BESIDE_BAR = 20, 73
+
+
+class ConsoleListener(Listener):
+    """A live bar on a terminal that can draw it, one plain line an epoch elsewhere."""
+
+    def __init__(self, *, to_stderr: bool = False) -> None:
+        self.console = Console(stderr=to_stderr, highlight=False, markup=False, emoji=False)
+        # A log, or a terminal that can move no cursor, has no width to wrap at.
+        self.console.soft_wrap = not self.console.is_interactive
+        self.trainer: Trainer | None = None
+        self.bar: Progress | None = None
+        self.last_refresh = 0.0
+        self.begin_time = monotonic()
+        self.begin_step = 0
+        self.num_skipped = 0
+
+    def begin(self, folder: Path, trainer: Trainer) -> None:
+        """Say what is trained on what, and start the bar on a terminal."""
+        self.trainer = trainer
+        device = trainer.sums.device
+        self.console.print(
+            f"{folder}: {trainer.network.num_weights:,} weights, {len(trainer.train):,} training "
+            f"and {len(trainer.validation):,} validation images, {trainer.config.epochs} epochs "
+            f"on {device}{_ranks(trainer)}, seed {trainer.seed}"
+        )
+        self.begin_time, self.begin_step = monotonic(), trainer.progress.step
+        if self.console.is_interactive:
+            room = self.console.width - _WIDTH_BESIDE_BAR
+            self.bar = Progress(
+                TextColumn("epoch {task.fields[epoch]}"),
+                BarColumn(bar_width=min(max(room, 1), _LARGEST_BAR)),
+                TextColumn(
+                    "loss {task.fields[loss]}  accuracy {task.fields[accuracy]} "
+                    "(val. {task.fields[validation]})  {task.fields[speed]} images/s"
+                ),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self.bar.start()
+            self.bar.add_task(
+                "train",
+                total=trainer.steps_per_epoch * trainer.config.epochs,
+                completed=trainer.progress.step,
+                epoch=trainer.progress.epoch + 1,
+                loss="-",
+                accuracy="-",
+                validation="-",
+                speed="-",
+            )
+
+    def step(self, progress: TrainingProgress) -> None:
+        """Move the bar, twice a second at most: reading the sums waits for the device."""
+        now = monotonic()
+        if self.bar is None or self.trainer is None or now - self.last_refresh < _REFRESH_SECONDS:
+            return
+        self.last_refresh = now
+        sums = self.trainer.sums.tolist()
+        count = max(sums[5], 1.0)
+        images = (progress.step - self.begin_step) * self.trainer.config.batch_size
+        self.bar.update(
+            self.bar.task_ids[0],
+            completed=progress.step,
+            epoch=progress.epoch + 1,
+            loss=f"{sums[1] / count:.3f}",
+            accuracy=f"{sums[4] / count:.1%}",
+            speed=f"{images / (now - self.begin_time):,.0f}",
+        )
+
+    def epoch(self, report: EpochReport, timing: dict[str, Any]) -> None:
+        """Show the validation accuracy, or print the epoch's line."""
+        skipped = report.nonfinite_steps
+        if self.bar is not None:
+            shown = f"{report.validation_accuracy:.1%}"
+            self.bar.update(self.bar.task_ids[0], validation=shown)
+            if skipped > self.num_skipped:
+                self.note(f"epoch {report.epoch}: {skipped} steps skipped so far")
+            self.num_skipped = skipped
+            return
+        assert self.trainer is not None
+        remaining = (self.trainer.config.epochs - report.epoch) * timing["seconds"]
+        self.console.print(
+            f"epoch {report.epoch:3d}  loss {report.data_loss:.4f}  accuracy "
+            f"{report.accuracy:.1%}  validation {report.validation_accuracy:.1%}  "
+            f"{timing['images_per_second']:,.0f} images/s  {remaining:,.0f} s left"
+            + (f"  {skipped} steps skipped" if skipped else "")
+        )
+
+    def note(self, text: str) -> None:
+        """Print the line."""
+        self.console.print(text)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def finished(self, run: Run, figures: list[Path]) -> None:
+        """Say how good the network is and where everything lies."""
+        summary = run.summary
+        if summary is None:
+            return
+        test = summary["test"]
+        loss = "not finite" if test["loss"] is None else f"{test['loss']:.3f}"
+        self.console.print(
+            f"test accuracy {test['accuracy']:.2%} (loss {loss}, "
+            f"{test['num_images']:,} images) with the weights of epoch {summary['best_epoch']}, "
+            f"the best of {summary['epochs']} by validation accuracy "
+            f"({summary['best_validation_accuracy']:.2%})"
+        )
+        if figures:
+            names = ", ".join(path.name for path in figures if path.suffix == ".png")
+            self.console.print(f"figures in {figures[0].parent}: {names}")
+
+
+def _ranks(trainer: Trainer) -> str:
+    return f" with {trainer.ranks.size} ranks" if trainer.ranks.size > 1 else ""
+
+
+def print_recipes() -> None:
+    """A table of all recipes."""
+    headings = ("recipe", "data", "epochs", "batch", "rates", "levels")
+    table = Table(*headings, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
+    for name in list_recipes():
+        config = recipe(name)
+        training = config.training
+        rates = ", ".join(f"{rate:g}" for rate in training.learning_rates)
+        if len(training.learning_rates) > 3:
+            rates = f"{training.learning_rates[0]:g} to {training.learning_rates[-1]:g}"
+        levels = [
+            f"{', '.join(map(str, values))} {unit}"
+            for values, unit in ((training.level_sizes, "px"), (training.level_steps, "steps"))
+            if values is not None
+        ]
+        numbers = (str(training.epochs), str(training.batch_size), rates)
+        table.add_row(name, config.data.name, *numbers, "; ".join(levels))
+    make_console().print(table)
+
+
+def print_level(run: Run, figures: dict[str, Any] | None) -> None:
+    """Where a coarsened or refined run is and, if measured, how it compares."""
+    network, pooling = run.config.network, run.config.data.pooling
+    console = make_console()
+    averaged = f", images averaged by {pooling}" if pooling > 1 else ""
+    console.print(
+        f"{run.folder}: {network.num_steps} steps of {network.step_size} a block, mesh size "
+        f"{network.mesh_size:g}{averaged}; train on with `pdecnn train --output {run.folder} "
+        f"--resume`",
+        soft_wrap=True,
+    )
+    if figures is None:
+        return
+    table = number_table("", "test accuracy", "loss", "images/s", "weights")
+    for name, row in (("original", figures["original"]), ("new", figures)):
+        table.add_row(
+            name,
+            f"{row['accuracy']:.2%}",
+            "not finite" if row["loss"] is None else f"{row['loss']:.3f}",
+            f"{row['images_per_second']:,.0f}",
+            f"{row['num_weights']:,}",
+        )
+    console.print(table)
+
+
+def print_export(exported: dict[str, Any]) -> None:
+    """What an exported file takes and gives, and how near to torch it is."""
+    batch, channels, *axes = exported["input_axes"]
+    cell = exported["multiple_of"]
+    multiples = "" if cell == 1 else f" and a multiple of {cell}"
+    size = exported["resized_to"]
+    resized = "" if size is None else f"; resized to {' x '.join(map(str, size))}"
+    print(f"{exported['file']}: written and compared with torch")
+    print(
+        f"  takes   {exported['pixels']} pixels ({batch}, {channels}, {', '.join(axes)}); "
+        f"{' and '.join(axes)} at least {exported['smallest_size']}{multiples}{resized}"
+    )
+    print(f"  gives   scores ({batch}, {len(exported['class_names'])})")
+    print(
+        f"  differs by at most {exported['largest_relative_difference']:.1e} of the largest score "
+        f"on {len(exported['compared_shapes'])} batches of random images"
+    )
+
+
+def print_models(counts: dict[str, int]) -> None:
+    """A table of all networks."""
+    table = number_table("model", "weights")
+    for name, count in counts.items():
+        table.add_row(name, f"{count:,}")
+    make_console().print(table)
+
+
+def print_published() -> None:
+    """A table of the data sets that can be fetched."""
+    table = Table("name", "title", "images", "classes", "MB", "archive", box=None, pad_edge=False)
+    for name, (first, *_) in PUBLISHED.items():
+        table.add_row(
+            name,
+            first.title,
+            f"{first.num_train:,} + {first.num_test:,}",
+            str(first.num_classes),
+            f"{first.num_bytes / 1e6:,.0f}",
+            first.archive,
+        )
+    make_console().print(table)
+
+
+@contextmanager
+def download_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr while a data set is fetched; nothing where that is no terminal."""
+    bar = Progress(
+        TextColumn(f"fetching {name}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task(name, total=PUBLISHED[name][0].num_bytes if name in PUBLISHED else None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+_NORMS = {"linf": "each pixel by at most epsilon", "l2": "the image by at most epsilon (L2)"}
+
+
+def print_attack(
+    found: AttackReport, files: Sequence[Path], console: Console | None = None
+) -> None:
+    """The tables of accuracies, and where the files are."""
+    console = console or make_console()
+    console.print(
+        f"{found.run}: {found.recipe}, {found.weights} weights, {found.clean_accuracy:.2%} of "
+        f"{found.num_images:,} test images right",
+        soft_wrap=True,
+    )
+    norm = found.results[0].norm
+    console.print(f"\nUnder attack, {norm}: changing {_NORMS[norm]}", style="bold")
+    console.print(_attack_table(found))
+    console.print(
+        "Pixels are in [0, 1]. An image counts if the clean one and every image an attack tries "
+        "are right.",
+        style="dim",
+    )
+    console.print("\nOn images made worse", style="bold")
+    table = number_table("corruption", "amount", "accuracy")
+    for result in found.corruptions:
+        table.add_row(result.corruption, f"{result.amount:g}", f"{result.accuracy:.2%}")
+    console.print(table)
+    console.print(
+        "noise: deviation in pixel values; blur: deviation in pixels; contrast: what is left.",
+        style="dim",
+    )
+    print_files(console, files)
+
+
+def _attack_table(found: AttackReport) -> Table:
+    table = number_table("epsilon", "FGSM", "PGD")
+    accuracies = {(result.epsilon, result.attack): result.accuracy for result in found.results}
+    for epsilon in dict.fromkeys(result.epsilon for result in found.results):
+        shown = [f"{accuracies[epsilon, attack]:.2%}" for attack in ("fgsm", "pgd")]
+        table.add_row(f"{epsilon:g}", *shown)
+    return table

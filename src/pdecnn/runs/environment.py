@@ -110,7 +110,7 @@ def deterministic_algorithms(wanted: bool, device: torch.device) -> Iterator[Non
 
 def describe_environment(device: torch.device, seed: int) -> dict[str, Any]:
     """What a published figure must carry."""
-    from pdecnn import __version__
+    from pdecnn.version import __version__
 
     packages = ("torch", "numpy", "safetensors", "scikit-learn")
     return {

@@ -20,7 +20,6 @@ from pdecnn.networks.multilevel import (
 )
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
-from pdecnn.runs.bench.measurement import time_in_turn
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.environment import cpu_threads, describe_environment, resolve_device
 from pdecnn.runs.evaluation import read_run, read_weights
@@ -36,6 +35,7 @@ from pdecnn.runs.runs import (
     create_run,
     locked_folder,
 )
+from pdecnn.runs.timing import time_in_turn
 from pdecnn.runs.training import usable
 
 _NUM_TIMED, _NUM_REPEATS = 2000, 5

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from pdecnn.diagnostics import guaranteed_bound, local_bound
-from pdecnn.diagnostics.guarantees import RK4_REAL_LIMIT, sufficient_linear_bound
-from pdecnn.diagnostics.local_bounds import euler_bound, oscillation_bound, runge_kutta_bound
+from pdecnn.diagnostics.guarantees import sufficient_linear_bound
 from pdecnn.pde import INTEGRATORS, ForwardEuler, Leapfrog, RungeKutta4, SymmetricLayer, Verlet
 from tests.blocks import make_features, randomize_
 from tests.dense import dense_convolution, jacobian
@@ -97,40 +96,43 @@ def test_local_bounds_are_those_of_the_dense_jacobian(activation, dense_size):
 
 
 def test_the_general_euler_bound_touches_the_unit_circle():
-    values = [-1 + 3j, -1 - 3j, -0.5, 0.0]
-    bound = euler_bound(values)
+    bound = ForwardEuler.stability.bound(-1 + 3j)
     assert bound == pytest.approx(2 / 10)
-    assert max(abs(1 + bound * value) for value in values) == pytest.approx(1)
-    assert euler_bound([-1, 1e-3]) == 0
-    assert euler_bound([1j, -1j]) == 0
-    assert euler_bound([0, 0]) == inf
+    assert ForwardEuler.stability.growth(bound * (-1 + 3j)) == pytest.approx(1)
+    assert ForwardEuler.stability.bound(1e-3) == 0
+    assert ForwardEuler.stability.bound(1j) == 0
 
 
 @pytest.mark.parametrize("value", [-1, -1 + 1j, -0.3 - 2j, -0.01 + 1j, 1j, -7])
 def test_the_runge_kutta_bound_is_where_the_amplification_leaves_the_unit_disk(value):
-    bound = runge_kutta_bound([value, value / 3])
+    bound = RungeKutta4.stability.bound(value)
 
     def amplification(step_size):
         z = step_size * value
         return abs(1 + z + z**2 / 2 + z**3 / 6 + z**4 / 24)
 
+    assert RungeKutta4.stability.growth(0.3 * value) == pytest.approx(amplification(0.3))
     assert amplification(bound) == pytest.approx(1, abs=1e-9)
     assert amplification(1.001 * bound) > 1
     assert all(amplification(share * bound) <= 1 for share in numpy.linspace(0, 0.999, 200))
 
 
 def test_the_real_limit_of_runge_kutta():
-    assert pytest.approx(2.7853, abs=5e-5) == RK4_REAL_LIMIT
-    assert runge_kutta_bound([-1.0]) == pytest.approx(RK4_REAL_LIMIT, rel=1e-12)
-    assert runge_kutta_bound([1j]) == pytest.approx(sqrt(8), rel=1e-9)
-    assert runge_kutta_bound([0.1]) == 0
+    rule = RungeKutta4.stability
+    assert rule.linear == pytest.approx(2.7853, abs=5e-5)
+    assert rule.bound(-1.0) == pytest.approx(rule.linear, rel=1e-12)
+    assert rule.bound(1j) == pytest.approx(sqrt(8), rel=1e-9)
+    assert rule.bound(0.1) == 0
 
 
 def test_oscillations_are_bounded_only_where_frequencies_are_real():
-    assert oscillation_bound([4.0, 1.0, 0.0]) == pytest.approx(1)
-    assert oscillation_bound([4.0, -1e-3]) == 0
-    assert oscillation_bound([4.0, 1 + 0.1j, 1 - 0.1j]) == 0
-    assert oscillation_bound([0.0]) == inf
+    rule = Verlet.stability
+    assert rule.bound(-4.0) == pytest.approx(1)
+    assert rule.growth(-3.99) == pytest.approx(1)
+    assert rule.growth(-4.01) > 1.1
+    assert rule.bound(1e-3) == 0
+    assert rule.bound(-1 + 0.1j) == 0
+    assert rule.bound(0.0) == inf
 
 
 def test_the_kink_example_local_two_yet_197_fold():

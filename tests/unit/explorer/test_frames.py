@@ -36,7 +36,7 @@ def test_a_trajectory_ends_in_the_networks_scores(dynamics, dimension):
         assert len(found.states[index]) == block.num_steps + 1
         assert torch.equal(found.features(block, index)[0], found.inputs[index])
         torch.testing.assert_close(found.features(block, index)[-1], after[index])
-        assert len(found.scales[index]) == len(component_names(block))
+        assert len(found.scales[index]) == len(component_names(block, found.states[index][0]))
 
 
 @pytest.mark.parametrize("dynamics", DYNAMICS)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pdecnn.explorer.pictures import MOST_PIXELS, MOST_POINTS, picture, symmetric_scale
+from pdecnn.explorer.frames import MOST_PIXELS, MOST_POINTS, picture, symmetric_scale
 from tests.explorers import decoded, step_between_levels
 
 

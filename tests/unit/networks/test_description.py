@@ -8,13 +8,13 @@ from torch import nn
 
 import pdecnn
 from pdecnn.errors import ConfigError
+from pdecnn.learning.synchronization import synchronize_batch_norms_
 from pdecnn.networks import Network, coarsen_in_time, refine_in_space, refine_in_time
 from pdecnn.pde.activations import TANH
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.integrators import resolve_integrator
 from pdecnn.pde.layers import SymmetricLayer
-from pdecnn.pde.synchronization import synchronize_batch_norms_
 from tests.unit.networks.saved import assert_same, make
 
 

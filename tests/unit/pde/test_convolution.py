@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from pdecnn.errors import ConfigError
-from pdecnn.pde import Convolution
+from pdecnn.pde import Block, Convolution, SymmetricLayer
+from pdecnn.pde.convolution import check_features
 from tests.blocks import SIZES, make_features, randomize_
 from tests.dense import dense_convolution
 
@@ -134,19 +135,19 @@ WRONG_FEATURES = [
 
 
 @pytest.mark.parametrize(("features", "message"), WRONG_FEATURES)
-@pytest.mark.parametrize("method", ["forward", "adjoint"])
-def test_wrong_features_are_refused(features, message, method):
-    convolution = Convolution(2, 2)
+def test_wrong_features_are_refused_at_the_door_of_a_block(features, message):
+    block = Block([SymmetricLayer(2)], "forward_euler")
     with pytest.raises(ValueError, match=message):
-        getattr(convolution, method)(features)
+        block(features)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
 def test_autocast_is_advised_only_where_it_helps(dtype):
+    weight = torch.zeros(2, 2, 3, 3)
     with pytest.raises(ValueError, match=r"convert them with \.to\(torch\.float32\)$"):
-        Convolution(2, 2)(torch.zeros(1, 2, 5, 5, dtype=dtype))
+        check_features(torch.zeros(1, 2, 5, 5, dtype=dtype), 2, 2, weight)
     with pytest.raises(ValueError, match=r"or compute under torch\.autocast$"):
-        Convolution(2, 2)(torch.zeros(1, 2, 5, 5, dtype=torch.float16))
+        check_features(torch.zeros(1, 2, 5, 5, dtype=torch.float16), 2, 2, weight)
 
 
 def test_an_empty_batch_is_no_mistake():

@@ -13,13 +13,13 @@ import pdecnn
 from pdecnn.diagnostics import MissingNumber, diagnose_network
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.learning.metrics import summarize
-from pdecnn.reports import draw_run_figures
 from pdecnn.reports import page as page_module
 from pdecnn.reports import page_runs as page_runs_module
 from pdecnn.reports.diagnosis import diagnosis_sections
+from pdecnn.reports.html import equation_to_html, equations_of
 from pdecnn.reports.page import check_output, make_page, write_page
-from pdecnn.reports.page_math import equation_to_html, equations_of
 from pdecnn.reports.page_runs import read_page_runs
+from pdecnn.reports.run_figures import draw_run_figures
 from pdecnn.runs.diagnosis import diagnose
 from pdecnn.runs.runs import Run
 from tests.pages import Page

@@ -9,10 +9,9 @@ import pytest
 
 from pdecnn.errors import CheckpointError
 from pdecnn.files import write_json
-from pdecnn.reports import draw_paper
 from pdecnn.reports import paper as reports_paper
+from pdecnn.reports.paper import caption, draw_paper, explain_table
 from pdecnn.reports.paper_figures import draw_target
-from pdecnn.reports.paper_text import caption, explain_table
 from pdecnn.reports.style import journal_style
 from pdecnn.runs import paper
 from pdecnn.runs.paper import make_plan

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from pdecnn.reports.paper import caption
 from pdecnn.reports.paper_figures import draw_target
-from pdecnn.reports.paper_text import caption
+from pdecnn.reports.paper_results import LABELS
 from pdecnn.reports.style import journal_style
-from pdecnn.reports.table import LABELS
 from pdecnn.runs import paper
 from pdecnn.runs.paper import make_plan
 from tests.paper_results import ACCURACY, make_results, results_in

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pdecnn.files import write_json
-from pdecnn.reports import draw_paper
+from pdecnn.reports.paper import draw_paper
 from pdecnn.reports.paper_figures import draw_target
-from pdecnn.reports.results import read_runs
+from pdecnn.reports.paper_results import read_runs
 from pdecnn.reports.style import journal_style
 from pdecnn.runs.paper import make_plan
 from tests.paper_results import make_results

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from pdecnn.reports.table import LABELS, make_rows, to_csv, to_latex, to_markdown
+from pdecnn.reports.paper_results import LABELS, make_rows, to_csv, to_latex, to_markdown
 from pdecnn.runs import paper
 from pdecnn.runs.paper import Experiment
 from tests.paper_results import ACCURACY, make_result, results_in

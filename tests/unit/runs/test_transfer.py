@@ -94,7 +94,7 @@ def test_another_architecture_is_refused(trained, pictures, tmp_path):
 
 
 def test_from_the_command_line(trained, pictures, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("pdecnn.reports.draw_run_figures", lambda run: [])
+    monkeypatch.setattr("pdecnn.reports.run_figures.draw_run_figures", lambda run: [])
     options = [part for key, value in SETTINGS.items() for part in ("--set", f"{key}={value}")]
     options += ["--data", pictures, "--from", trained.folder, "--output", tmp_path / "run"]
     parts = ("--freeze", "opening", "--freeze", "blocks")

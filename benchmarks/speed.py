@@ -1,0 +1,389 @@
+"""All of docs/results/speed.md: what `pdecnn bench` measures, and more beside it.
+
+    python -m benchmarks.speed [--only steps,digits,depth,large,compile] [--quick]
+
+Steps are set against the ceilings of the machine and ResNets, the digits networks on the CPU
+against plain torch that does the same, large inputs `reversible` against `stored`, and the first
+step with cold caches against cached ones. Parts measured before are kept.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+
+from benchmarks.plain_training import PlainTraining
+from benchmarks.resnets import CifarResNet
+from benchmarks.roofline import Ceilings, Roofline
+from benchmarks.speed_page import TABLES
+from pdecnn.data.augmentation import Augmentation
+from pdecnn.learning.memory import free_memory
+from pdecnn.learning.trainer import Trainer
+from pdecnn.learning.work import Work, count_work
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.registry import DYNAMICS, model_config
+from pdecnn.reports.bench import check_output, print_bench, write_bench
+from pdecnn.runs.bench import (
+    CPU,
+    GPU,
+    NOT_RUN,
+    PAPER_DYNAMICS,
+    PLAIN,
+    QUICK,
+    BenchSizes,
+    Say,
+    TrainerSteps,
+    activation_bytes,
+    bench_depth,
+    make_network,
+    make_steps,
+    plain_steps,
+    precision_of,
+    random_images,
+    run_bench,
+    time_steps,
+)
+from pdecnn.runs.environment import cpu_threads
+from pdecnn.runs.plain_twin import PlainNetwork, copy_weights_
+from pdecnn.runs.preparation import make_network as make_recipe_network
+from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.recipes import recipe
+from pdecnn.runs.timing import Timing, synchronize, time_in_turn
+
+RESNET_DEPTHS = (20, 32)
+LARGE_MODES = ("stored", "reversible")
+_CPU = torch.device("cpu")
+_NUM_LARGE_INPUTS = 16  # so many that an epoch rarely ends within a repeat
+_LIMIT_SECONDS = 900
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoreSizes:
+    """What the further parts measure."""
+
+    copy_bytes: int
+    matrix_size: int
+    """Rows of the multiplied matrices."""
+    digits_repeats: int
+    """More and shorter ones, since a ratio near 1 is sought."""
+    digits_repeat_seconds: float
+    large_channels: tuple[int, ...]
+    large_steps: tuple[int, ...]
+    """Numbers of time steps a block."""
+    image_size: int
+    volume_size: int
+
+
+MORE = {
+    GPU.name: MoreSizes(
+        copy_bytes=2**31,
+        matrix_size=8192,
+        digits_repeats=61,
+        digits_repeat_seconds=0.05,
+        large_channels=(32, 64, 112, 112),
+        large_steps=(3, 10),
+        image_size=2048,
+        volume_size=128,
+    ),
+    CPU.name: MoreSizes(
+        copy_bytes=2**27,
+        matrix_size=1024,
+        digits_repeats=61,
+        digits_repeat_seconds=0.05,
+        large_channels=(16, 32, 32),
+        large_steps=(3,),
+        image_size=256,
+        volume_size=32,
+    ),
+    QUICK.name: MoreSizes(
+        copy_bytes=2**22,
+        matrix_size=256,
+        digits_repeats=5,
+        digits_repeat_seconds=0.0,
+        large_channels=(4, 4),
+        large_steps=(2,),
+        image_size=32,
+        volume_size=8,
+    ),
+}
+
+
+def bench_steps(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
+    """Training steps of ours, of their plain twins and of ResNets, against the roofline."""
+    more = MORE[sizes.name]
+    precision = precision_of(device)
+    ceilings = Ceilings(
+        device,
+        torch.bfloat16 if precision == "bfloat16" else torch.float32,
+        copy_bytes=more.copy_bytes,
+        matrix_size=more.matrix_size,
+        num_repeats=sizes.num_repeats,
+        repeat_seconds=sizes.repeat_seconds,
+    )
+    rows: list[dict[str, Any]] = []
+    for batch_size in sizes.batch_sizes:
+        say("copy bandwidth and matrix rate")
+        ceilings.measure()
+        say(f"training steps of {batch_size} images")
+        resnets = {f"ResNet-{depth}": CifarResNet(depth) for depth in RESNET_DEPTHS}
+        plain = plain_steps(batch_size, device, resnets)
+        works = {name: count_work(step) for name, step in plain.items()}
+        timed = time_steps(batch_size, plain, sizes, device)
+        rows += [row | _work_of(row, works[row["network"]]) for row in timed]
+        free_memory()
+    say("copy bandwidth and matrix rate")
+    ceilings.measure()
+    return {
+        "repeats": sizes.num_repeats,
+        "precision": precision,
+        "roofline": ceilings.to_dict(),
+        "rows": [row | _against_roofline(row, ceilings.roofline()) for row in rows],
+    }
+
+
+def _work_of(row: dict[str, Any], work: Work) -> dict[str, Any]:
+    """The work of a network is that counted on its plain form, whatever the variant."""
+    return {
+        "flops": work.flops,
+        "minimum_bytes": work.minimum_bytes,
+        "moved_bytes": work.moved_bytes if row["variant"] == PLAIN else None,
+    }
+
+
+def _against_roofline(row: dict[str, Any], roofline: Roofline) -> dict[str, Any]:
+    floor = roofline.floor_seconds(Work(row["flops"], row["minimum_bytes"], 0))
+    time = row["time"]
+    return {
+        "floor_seconds": floor,
+        "roofline_fraction": None if time is None else floor / time["median_seconds"],
+    }
+
+
+def bench_digits(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
+    """Both steps of each network in turn, always on the CPU with the recipe's threads."""
+    del device
+    more = MORE[sizes.name]
+    rows = []
+    for dynamics in PAPER_DYNAMICS:
+        say(f"{dynamics}_digits against plain torch")
+        timings = time_digits(
+            dynamics,
+            num_repeats=more.digits_repeats,
+            repeat_seconds=more.digits_repeat_seconds,
+        )
+        ours, plain = timings["pdecnn"], timings["plain"]
+        rows.append(
+            {
+                "network": f"{dynamics}_digits",
+                "time": ours.to_dict(),
+                "plain_time": plain.to_dict(),
+                "ratio": ours.ratio(plain),
+            }
+        )
+    training = recipe(f"{PAPER_DYNAMICS[0]}_digits").training
+    return {
+        "repeats": more.digits_repeats,
+        "batch_size": training.batch_size,
+        "threads": training.num_threads,
+        "rows": rows,
+    }
+
+
+def time_digits(dynamics: str, *, num_repeats: int, repeat_seconds: float) -> dict[str, Timing]:
+    """Processor time of our step, 'pdecnn', and of its plain twin, 'plain'.
+
+    On one thread that is the time it takes, less what other programs take away meanwhile.
+    """
+    trainer, twin = make_digits_pair(dynamics)
+    steps = TrainerSteps(trainer)
+    with cpu_threads(trainer.config.num_threads):
+        timings = time_in_turn(
+            {"pdecnn": steps, "plain": twin},
+            device=_CPU,
+            num_repeats=num_repeats,
+            repeat_seconds=repeat_seconds,
+            clock=process_time,
+        )
+    steps.finish()
+    return {name: timing for name, timing in timings.items() if timing is not None}
+
+
+def make_digits_pair(dynamics: str) -> tuple[Trainer, PlainTraining]:
+    """A trainer as the recipe makes it, and its twin with the same weights, data and rate."""
+    config = recipe(f"{dynamics}_digits")
+    splits = read_splits(config.data, config.seed)
+    network = make_recipe_network(config, splits.train)
+    trainer = Trainer(
+        network,
+        config.training,
+        train=splits.train,
+        validation=splits.validation,
+        augmentation=Augmentation(flip=config.data.flip, padding=config.data.padding),
+        seed=config.seed,
+    )
+    twin = PlainNetwork(dynamics, config.network.channels, in_channels=1)
+    copy_weights_(twin, network)
+    train, size = trainer.train, config.training.batch_size
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(len(train), generator=generator)
+    batches = order[: len(train) // size * size].view(-1, size)
+    rate = config.training.learning_rates[0]
+    return trainer, PlainTraining(twin, train.images[:], train.labels, batches, learning_rate=rate)
+
+
+def bench_large(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
+    """The Hamiltonian network, one input at a time."""
+    more = MORE[sizes.name]
+    rows = []
+    for dimension, channels, size in ((2, 3, more.image_size), (3, 1, more.volume_size)):
+        for num_steps in more.large_steps:
+            say(f"{' x '.join([str(size)] * dimension)}, {num_steps} steps a block")
+            rows += _measure_large((size,) * dimension, channels, num_steps, sizes, device)
+            free_memory()
+    return {
+        "repeats": sizes.num_repeats,
+        "channels": list(more.large_channels),
+        "memory": "peak" if device.type == "cuda" else "saved",
+        "rows": rows,
+    }
+
+
+def _measure_large(
+    size: tuple[int, ...], channels: int, num_steps: int, sizes: BenchSizes, device: torch.device
+) -> list[dict[str, Any]]:
+    images = random_images(_NUM_LARGE_INPUTS, channels, size)
+    first = images.subset(torch.arange(1)).to(device)
+    memory, variants = {}, {}
+    for mode in LARGE_MODES:
+        config = NetworkConfig(
+            channels=MORE[sizes.name].large_channels,
+            in_channels=channels,
+            dimension=len(size),
+            num_steps=num_steps,
+            backprop=mode,
+            **DYNAMICS["hamiltonian"],
+        )
+        network = make_network(config, device)
+        memory[mode] = activation_bytes(network, first)
+        variants[mode] = make_steps(config, images, batch_size=1, device=device, capture=False)
+    timings = time_in_turn(
+        variants,
+        device=device,
+        num_repeats=sizes.num_repeats,
+        repeat_seconds=sizes.repeat_seconds,
+    )
+    runs = {mode: step.finish() for mode, step in variants.items() if timings[mode] is not None}
+    return [
+        {
+            "size": list(size),
+            "num_steps": num_steps,
+            "backprop": mode,
+            "activation_bytes": memory[mode],
+            "time": None if timing is None else timing.to_dict(),
+        }
+        | runs.get(mode, NOT_RUN)
+        for mode, timing in timings.items()
+    ]
+
+
+def bench_compile(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
+    """In two fresh processes; on a CPU nothing is compiled, so nothing measured."""
+    batch_size = sizes.batch_sizes[0]
+    names = ["hamiltonian_cifar10"] if device.type == "cuda" else []  # it has the most kernels
+    rows = []
+    for name in names:
+        rows.append({"network": name, **cold_and_cached(name, batch_size, device, say)})
+    return {"batch_size": batch_size, "rows": rows}
+
+
+def cold_and_cached(name: str, batch_size: int, device: torch.device, say: Say) -> dict[str, float]:
+    """The seconds of the first step with empty caches, then with those it left behind."""
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {
+            "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor"),
+            "TRITON_CACHE_DIR": str(Path(folder) / "triton"),
+        }
+        say(f"first step of {name}, cold")
+        cold = _in_fresh_process(name, batch_size, device, caches)
+        say(f"it took {cold:.1f} s; the same with what is cached")
+        cached = _in_fresh_process(name, batch_size, device, caches)
+    return {"cold_seconds": cold, "cached_seconds": cached, "cached_share": cached / cold}
+
+
+def first_step_seconds(name: str, batch_size: int, device: str) -> float:
+    """Of a trainer on random images, in this process."""
+    where = torch.device(device)
+    images = random_images(2 * batch_size, 3, (32, 32))
+    config = model_config(name)
+    step = make_steps(config, images, batch_size=batch_size, device=where, capture=True)
+    synchronize(where)
+    begin = perf_counter()
+    step()
+    synchronize(where)
+    return perf_counter() - begin
+
+
+def _in_fresh_process(
+    name: str, batch_size: int, device: torch.device, variables: dict[str, str]
+) -> float:
+    code = (
+        f"from benchmarks.speed import first_step_seconds as measure\n"
+        f"print(measure({name!r}, {batch_size}, {str(device)!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | variables,
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise RuntimeError(f"a first step of {name} in a fresh process failed: {last}")
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+PARTS = {
+    "steps": bench_steps,
+    "digits": bench_digits,
+    "depth": bench_depth,
+    "large": bench_large,
+    "compile": bench_compile,
+}
+
+
+def main() -> None:
+    """Measure part by part and write after each."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help=f"of {','.join(PARTS)}")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see whether it runs")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--output", type=Path, help="docs/results, or speed-quick if quick")
+    arguments = parser.parse_args()
+    output = arguments.output or Path("speed-quick" if arguments.quick else "docs/results")
+    names = [name.strip() for name in arguments.only.split(",")] if arguments.only else [*PARTS]
+    check_output(output, quick=arguments.quick, tables=TABLES)
+    for name in names:
+        result = run_bench(
+            [name],
+            device="cpu" if name == "digits" else arguments.device,
+            quick=arguments.quick,
+            say=lambda text: print(text, file=sys.stderr, flush=True),
+            parts=PARTS,
+        )
+        write_bench(result, output, TABLES)
+        print_bench(result, tables=TABLES)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How fast networks run, never what they compute: compiled steps, fused kernels, layouts."""

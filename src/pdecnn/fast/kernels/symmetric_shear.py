@@ -1,0 +1,442 @@
+"""A shear with a symmetric layer, target + f F(source), in two kernels; its gradient in three.
+
+F(Y) = -K^T relu(N(K Y)) with a 3x3 stencil and total-variation normalisation, the layer of the
+paper's networks. States and sums are float32, the operands of products bfloat16: of the stencil's
+dtype, to be exact. All features are laid out channels last. With the notation of the kernels, x
+the source and G the gradient of the target after the shear:
+
+    u = K x, n = r u, r = 1/sqrt(A u^2 + epsilon), z = s n + b, a = relu(z) `activate`
+    target' = target - f K^T a                                              `add_adjoint`
+    ga = -f K G, gz = ga [z > 0], gn = s gz, gu = r (gn - n A(gn n))        `hidden_gradient`
+    the gradient of x is K^T gu                                             `add_adjoint`
+    that of the stencil is gu * x - f a * G over all pixels and taps        `stencil_gradient_parts`
+
+Sums over pixels are taken in an order that depends on the shape alone: the same inputs give the
+same bits. Nothing is read back by the host, so that all of it can be captured in a CUDA graph.
+"""
+
+import importlib
+import os
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.layers import SymmetricLayer
+from pdecnn.pde.normalization import TotalVariationNorm
+from pdecnn.pde.randomness import has_hooks
+
+MOST_CHANNELS = 128
+STENCIL = "convolution.stencil"
+SCALE = "normalization.affine.scale"
+BIAS = "normalization.affine.bias"
+
+
+class Blocks(NamedTuple):
+    """How a kernel is cut up."""
+
+    pixels: int
+    """Pixels to a program, or to a step of the stencil's gradient."""
+    width: int
+    """Pairs (tap, channel) to a step, or to a program of the stencil's gradient."""
+    num_warps: int
+    num_stages: int
+
+
+# By kernel and padded number of channels; measured on an H200, see docs/results/speed-notes.md.
+_BLOCKS = {
+    "activate": {
+        16: Blocks(128, 16, 4, 3),
+        32: Blocks(128, 32, 4, 3),
+        64: Blocks(128, 64, 4, 3),
+        128: Blocks(128, 64, 8, 3),
+    },
+    "activate_kept": {
+        16: Blocks(128, 16, 4, 3),
+        32: Blocks(128, 32, 8, 4),
+        64: Blocks(128, 64, 8, 3),
+        128: Blocks(128, 64, 8, 3),
+    },
+    "add_adjoint": {
+        16: Blocks(128, 16, 4, 3),
+        32: Blocks(128, 32, 4, 4),
+        64: Blocks(64, 64, 4, 3),
+        128: Blocks(128, 64, 4, 3),
+    },
+    "hidden_gradient": {
+        16: Blocks(256, 16, 4, 3),
+        32: Blocks(128, 32, 4, 3),
+        64: Blocks(64, 64, 4, 3),
+        128: Blocks(64, 64, 4, 3),
+    },
+    "stencil_gradient": {
+        16: Blocks(128, 128, 4, 3),
+        32: Blocks(128, 128, 4, 3),
+        64: Blocks(64, 128, 4, 4),
+        128: Blocks(64, 256, 8, 4),
+    },
+}
+# Programs to aim at when sums over pixels are split: one or two for each multiprocessor of a large
+# GPU, but the same number on all, so that the order of the sums is.
+_NUM_PROGRAMS = {16: 264, 32: 264, 64: 264, 128: 132}
+
+
+def choose_blocks(kernel: str, channels: int) -> Blocks:
+    """The blocks of a kernel.
+
+    What is computed a second time on the way back must have the bits of the first: 'activate'
+    also holds where u is computed again, 'add_adjoint' also where a shear is undone.
+    'activate_kept' is for u that is kept and therefore computed once.
+    """
+    return _BLOCKS[kernel][_padded(channels)]
+
+
+class Weights(NamedTuple):
+    """A layer's weights as the kernels take them."""
+
+    stencil: Tensor
+    """In the operands' dtype, channels last."""
+    scale: Tensor
+    bias: Tensor
+    epsilon: float
+
+
+class Activated(NamedTuple):
+    """What `activate` computes."""
+
+    activated: Tensor
+    hidden: Tensor | None
+
+
+class Sum(NamedTuple):
+    """A float32 state or gradient, and the same in the operands' dtype if asked for."""
+
+    value: Tensor
+    copy: Tensor | None
+
+
+class HiddenGradient(NamedTuple):
+    """What `hidden_gradient` computes."""
+
+    gradient: Tensor
+    activated: Tensor
+    partial_sums: Tensor
+    """(programs, 2, channels): parts of the gradients of scale and bias."""
+
+
+def fits(layer: nn.Module, features: Tensor) -> bool:
+    """Whether the kernels compute what `layer` computes of `features`, up to rounding."""
+    return _fits_features(features) and _fits_layer(layer) and _fits_weights(layer, features)
+
+
+def activate(source: Tensor, weights: Weights, *, keep: bool) -> Activated:
+    """a = relu(N(K source)) and, if it is to be kept, u = K source."""
+    blocks = choose_blocks("activate_kept" if keep else "activate", source.shape[1])
+    activated = _empty(source, weights.stencil.dtype)
+    hidden = _empty(source, weights.stencil.dtype) if keep else None
+    _launch(
+        "activate_kernel",
+        (_num_blocks(source, blocks),),
+        blocks,
+        source,
+        weights.stencil,
+        weights.scale,
+        weights.bias,
+        activated,
+        hidden,
+        _num_pixels(source),
+        weights.epsilon,
+        **_constants(source, blocks),
+        KEEP=keep,
+    )
+    return Activated(activated, hidden)
+
+
+def add_adjoint(
+    base: Tensor,
+    hidden: Tensor,
+    stencil: Tensor,
+    factor: float,
+    *,
+    grid_scale: float | None = None,
+    copy: bool = False,
+    following: tuple[Tensor, float] | None = None,
+) -> tuple[Sum, Sum | None]:
+    """base + factor K^T hidden, the increment rounded to multiples of 1/grid_scale.
+
+    With `following` = (other, number) also other + number times that, rounded alike and copied.
+    """
+    blocks = choose_blocks("add_adjoint", hidden.shape[1])
+    outcome = _sum(hidden, copy)
+    other, number = (None, 0.0) if following is None else following
+    following_outcome = None if following is None else _sum(hidden, True)
+    _launch(
+        "add_adjoint_kernel",
+        (_num_blocks(hidden, blocks),),
+        blocks,
+        base,
+        hidden,
+        stencil,
+        *outcome,
+        other,
+        number,
+        *(following_outcome or (None, None)),
+        _num_pixels(hidden),
+        factor,
+        *_grid(grid_scale),
+        **_constants(hidden, blocks),
+        ROUND=grid_scale is not None,
+        COPY=copy,
+        NEXT=following is not None,
+    )
+    return outcome, following_outcome
+
+
+def undo_add_adjoint(
+    target_after: Tensor,
+    activated: Tensor,
+    source_gradient: Tensor,
+    gradient: Tensor,
+    stencil: Tensor,
+    factor: float,
+    *,
+    grid_scale: float | None = None,
+    copies: tuple[bool, bool] = (False, False),
+) -> tuple[Sum, Sum]:
+    """target_after + factor K^T activated and source_gradient + K^T gradient in one launch.
+
+    The first is what `add_adjoint` with the opposite factor started from, bit for bit on a grid.
+    """
+    blocks = choose_blocks("add_adjoint", activated.shape[1])
+    target, new_gradient = (_sum(activated, copy) for copy in copies)
+    _launch(
+        "undo_kernel",
+        (_num_blocks(activated, blocks), 2),
+        blocks,
+        target_after,
+        activated,
+        *target,
+        source_gradient,
+        gradient,
+        *new_gradient,
+        stencil,
+        _num_pixels(activated),
+        -factor,
+        *_grid(grid_scale),
+        **_constants(activated, blocks),
+        ROUND=grid_scale is not None,
+        COPY_TARGET=copies[0],
+        COPY_GRADIENT=copies[1],
+    )
+    return target, new_gradient
+
+
+def hidden_gradient(
+    target_gradient: Tensor,
+    weights: Weights,
+    factor: float,
+    *,
+    saved: Activated | None = None,
+    source: Tensor | None = None,
+) -> HiddenGradient:
+    """The gradient of u, and parts of those of scale and bias, from G.
+
+    From what `activate` kept, or else from the source, in which case a is computed again.
+    """
+    again = saved is None
+    name = "activate" if again else "hidden_gradient"
+    blocks = choose_blocks(name, target_gradient.shape[1])
+    dtype = weights.stencil.dtype
+    gradient = _empty(target_gradient, dtype)
+    activated = _empty(target_gradient, dtype) if saved is None else saved.activated
+    num_blocks, channels = _num_blocks(target_gradient, blocks), target_gradient.shape[1]
+    partial_sums = target_gradient.new_empty((num_blocks, 2, channels), dtype=torch.float32)
+    _launch(
+        "hidden_gradient_kernel",
+        (num_blocks,),
+        blocks,
+        target_gradient,
+        source,
+        weights.stencil,
+        weights.scale,
+        weights.bias,
+        None if saved is None else saved.hidden,
+        activated,
+        gradient,
+        partial_sums,
+        _num_pixels(target_gradient),
+        weights.epsilon,
+        factor,
+        **_constants(target_gradient, blocks),
+        AGAIN=again,
+    )
+    return HiddenGradient(gradient, activated, partial_sums)
+
+
+def stencil_gradient_parts(
+    gradient: Tensor,
+    source: Tensor,
+    activated: Tensor,
+    target_gradient: Tensor,
+    factor: float,
+    *,
+    out: Tensor,
+) -> None:
+    """Parts of the gradient of the stencil from both places where it stands, to be added up.
+
+    They are written to `out`, dense float32 of `stencil_gradient_shape`.
+    """
+    blocks = choose_blocks("stencil_gradient", source.shape[1])
+    constants = _constants(source, blocks)
+    constants["BLOCK_N"] = constants.pop("BLOCK_K")
+    _launch(
+        "stencil_gradient_kernel",
+        (_num_tiles(source, blocks), len(out)),
+        blocks,
+        gradient,
+        source,
+        activated,
+        target_gradient,
+        out,
+        _num_pixels(source),
+        factor,
+        **constants,
+        NUM_STEPS=_num_steps(source, blocks),
+    )
+
+
+def stencil_gradient_shape(source: Tensor) -> tuple[int, ...]:
+    """(chunks, out channels, 3, 3, in channels)."""
+    channels = source.shape[1]
+    blocks = choose_blocks("stencil_gradient", channels)
+    num_chunks = _ceil(_num_blocks(source, blocks), _num_steps(source, blocks))
+    return num_chunks, channels, 3, 3, channels
+
+
+def _num_steps(source: Tensor, blocks: Blocks) -> int:
+    """Blocks of pixels to a chunk."""
+    num_programs = _NUM_PROGRAMS[_padded(source.shape[1])]
+    num_chunks = max(1, num_programs // _num_tiles(source, blocks))
+    return _ceil(_num_blocks(source, blocks), num_chunks)
+
+
+def _num_tiles(source: Tensor, blocks: Blocks) -> int:
+    return _ceil(9 * source.shape[1], blocks.width)
+
+
+def _fits_features(features: Tensor) -> bool:
+    return (
+        _runs_on(features.device)
+        and features.dim() == 4
+        and features.dtype == torch.float32
+        and 0 < features.numel() < 2**31
+        and _has_triton()
+    )
+
+
+def _fits_layer(layer: nn.Module) -> bool:
+    if type(layer) is not SymmetricLayer or has_hooks(layer):
+        return False
+    norm, activation = layer.normalization, layer.activation
+    return (
+        type(layer.convolution) is Convolution
+        and layer.convolution.stencil_size == (3, 3)
+        and layer.hidden_channels == layer.channels
+        and layer.channels % 8 == 0
+        and layer.channels <= MOST_CHANNELS
+        and (activation.name, activation.function) == ("relu", torch.relu)
+        and type(norm) is TotalVariationNorm
+        and norm.affine is not None
+    )
+
+
+def _fits_weights(layer: nn.Module, features: Tensor) -> bool:
+    weights = dict(layer.named_parameters())
+    return set(weights) == {STENCIL, SCALE, BIAS} and all(
+        weight.dtype == torch.float32 and weight.device == features.device
+        for weight in weights.values()
+    )
+
+
+def _runs_on(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)  # has products of bfloat16
+    return device.type == "cpu" and _interpreting()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _interpreting() -> bool:
+    """Whether Triton's interpreter stands in for a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def _kernels() -> Any:
+    return importlib.import_module("pdecnn.fast.kernels.symmetric_shear_triton")
+
+
+def _launch(
+    name: str, grid: tuple[int, ...], blocks: Blocks, *values: Any, **constants: Any
+) -> None:
+    kernel = getattr(_kernels(), name)
+    (device,) = {value.device for value in values if isinstance(value, Tensor)}
+    # Fused multiply-adds may come out differently in two kernels that compute the same thing.
+    with torch.cuda.device(device if device.type == "cuda" else -1):
+        kernel[grid](
+            *values,
+            **constants,
+            EMULATE=_interpreting(),
+            num_warps=blocks.num_warps,
+            num_stages=blocks.num_stages,
+            enable_fp_fusion=False,
+        )
+
+
+def _constants(features: Tensor, blocks: Blocks) -> dict[str, int]:
+    _, channels, height, width = features.shape
+    return {
+        "HEIGHT": height,
+        "WIDTH": width,
+        "CHANNELS": channels,
+        "PADDED": _padded(channels),
+        "BLOCK_P": blocks.pixels,
+        "BLOCK_K": blocks.width,
+    }
+
+
+def _padded(channels: int) -> int:
+    """The power of two the channels are padded to."""
+    return max(16, 1 << (channels - 1).bit_length())
+
+
+def _num_pixels(features: Tensor) -> int:
+    return features.numel() // features.shape[1]
+
+
+def _num_blocks(features: Tensor, blocks: Blocks) -> int:
+    return _ceil(_num_pixels(features), blocks.pixels)
+
+
+def _ceil(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
+
+
+def _grid(grid_scale: float | None) -> tuple[float, float]:
+    return (1.0, 1.0) if grid_scale is None else (grid_scale, 1 / grid_scale)
+
+
+def _sum(operand: Tensor, copy: bool) -> Sum:
+    return Sum(_empty(operand, torch.float32), _empty(operand, operand.dtype) if copy else None)
+
+
+def _empty(like: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty(
+        like.shape, dtype=dtype, device=like.device, memory_format=torch.channels_last
+    )

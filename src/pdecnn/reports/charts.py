@@ -1,0 +1,136 @@
+"""The curves that pages and figures show, defined once: `svg` and `style` draw them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+_LARGEST = 1e300  # beyond it an axis overflows
+_MOST_RATE_LINES = 6
+_LOG_FROM_RATIO = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """A curve; None among its values, or what is no finite number, is a gap."""
+
+    label: str
+    xs: Sequence[float]
+    ys: Sequence[float | None]
+    colour: int
+    """One of six, which has a marker of its own."""
+    dashed: bool = False
+    line: bool = True
+    """False: points only."""
+    broad: bool = False
+    """To be seen below another."""
+    starred: int | None = None
+    """The place of a point to be marked."""
+
+    @property
+    def points(self) -> list[tuple[int, float, float]]:
+        """Place, x and y of what can be drawn."""
+        return [
+            (k, x, y)
+            for k, (x, y) in enumerate(zip(self.xs, self.ys, strict=True))
+            if y is not None and abs(y) < _LARGEST
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """Curves over a common x."""
+
+    title: str
+    series: Sequence[Series]
+    x_label: str
+    y_label: str
+    percent: bool = False
+    """Values are shares."""
+    may_be_log: bool = False
+    """Values that differ more than tenfold get decades."""
+    whole: bool = True
+    """x counts."""
+    lines: Sequence[float] = ()
+    """Vertical ones."""
+    level: float | None = None
+    """A horizontal one."""
+    plane: bool = False
+    """Points are complex numbers; both axes are shown."""
+
+    @property
+    def drawn(self) -> list[Series]:
+        """The curves that have points."""
+        return [curve for curve in self.series if curve.points]
+
+    @property
+    def is_log(self) -> bool:
+        """Whether the values get decades."""
+        ys = [y for curve in self.series for _, _, y in curve.points]
+        ys += [] if self.level is None else [self.level]
+        return self.may_be_log and min(ys) > 0 and max(ys) > _LOG_FROM_RATIO * min(ys)
+
+
+def convergence_charts(
+    runs: Sequence[tuple[str, list[dict[str, Any]], int | None, int]], *, several: bool
+) -> list[Chart]:
+    """Accuracy and loss against the epoch, of runs by name, epochs, place of the best, and colour.
+
+    Of one run training and validation have colours; of several each run has one.
+    """
+    charts = []
+    for title, keys, label in (
+        ("Accuracy", ("accuracy", "validation_accuracy"), "accuracy"),
+        ("Loss", ("data_loss", "validation_loss"), "loss (data term)"),
+    ):
+        curves = [
+            Series(
+                label=f"{name}, {kind}" if several else kind,
+                xs=[entry["epoch"] for entry in metrics],
+                ys=[entry.get(key) for entry in metrics],
+                colour=colour % 6 if several else k,
+                dashed=several and not k,
+                starred=best if k else None,
+            )
+            for name, metrics, best, colour in runs
+            for k, (kind, key) in enumerate(zip(("training", "validation"), keys, strict=True))
+        ]
+        charts.append(
+            Chart(
+                title=title,
+                series=curves,
+                x_label="epoch",
+                y_label=label,
+                percent=title == "Accuracy",
+                may_be_log=title == "Loss",
+                lines=changes(runs[0][1]) if len(runs) == 1 else (),
+            )
+        )
+    return charts
+
+
+def changes(metrics: list[dict[str, Any]]) -> list[float]:
+    """Where the learning rate or the level changes, unless that is all the time."""
+    places = [
+        second["epoch"] - 0.5
+        for first, second in pairwise(metrics)
+        if any(first.get(key) != second.get(key) for key in ("learning_rate", "level"))
+    ]
+    return places if len(places) <= _MOST_RATE_LINES else []
+
+
+def rates_in_words(metrics: list[dict[str, Any]]) -> str:
+    """The learning rates one after the other, or the first and the last of many."""
+    rates = distinct(metrics, "learning_rate")
+    if len(rates) - 1 > _MOST_RATE_LINES:
+        return f"{rates[0]:.3g} to {rates[-1]:.3g}, changing steadily"
+    return " → ".join(f"{rate:.3g}" for rate in rates)
+
+
+def distinct(metrics: list[dict[str, Any]], key: str) -> list[Any]:
+    """The values in their order, each once where it stays."""
+    values: list[Any] = []
+    for entry in metrics:
+        if not values or entry.get(key) != values[-1]:
+            values.append(entry.get(key))
+    return values

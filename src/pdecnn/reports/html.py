@@ -1,0 +1,269 @@
+"""HTML put together so that no text of a run can become a part of it: tags, pictures, equations."""
+
+import base64
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from io import BytesIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+_VOID = ("img", "input", "meta", "col", "br")
+
+
+class Markup(str):
+    """Finished HTML; any other string is text, and escaped."""
+
+    __slots__ = ()
+
+
+def tag(element: str, /, *content: object, **attributes: object) -> Markup:
+    """An element. `class_`, `for_` and `aria_label` for class, for and aria-label.
+
+    An attribute that is None or False is left out, one that is True has no value.
+    """
+    head = element + "".join(_attribute(key, value) for key, value in attributes.items())
+    if element in _VOID:
+        return Markup(f"<{head}>")
+    return Markup(f"<{head}>{join(content)}</{element}>")
+
+
+def join(content: Iterable[object]) -> Markup:
+    """Elements and texts one after the other; lists in lists are taken apart, None left out."""
+    parts = []
+    for part in content:
+        if part is None:
+            continue
+        if isinstance(part, Markup):
+            parts.append(part)
+        elif isinstance(part, str):
+            parts.append(Markup(escape(part)))
+        elif isinstance(part, Iterable):
+            parts.append(join(part))
+        else:
+            parts.append(Markup(escape(str(part))))
+    return Markup("".join(parts))
+
+
+def _attribute(key: str, value: object) -> str:
+    if value is None or value is False:
+        return ""
+    name = key.rstrip("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
+
+
+def table(
+    header: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    *,
+    num_names: int = 1,
+    caption: str,
+    class_: str | None = None,
+) -> Markup:
+    """A table in a box that scrolls by itself; the first columns are names, the rest numbers.
+
+    The caption is for those who do not see what is above it.
+    """
+    head = tag("tr", [tag("th", cell, scope="col") for cell in header])
+    body = [
+        tag(
+            "tr",
+            tag("th", row[0], scope="row"),
+            [tag("td", cell, class_=None if k < num_names else "n") for k, cell in numbered(row)],
+        )
+        for row in rows
+    ]
+    inner = tag(
+        "table",
+        tag("caption", caption, class_="unseen"),
+        tag("thead", head),
+        tag("tbody", body),
+        class_=f"names{num_names}" + (f" {class_}" if class_ else ""),
+    )
+    return scrolling(inner, caption)
+
+
+def numbered(row: Sequence[object]) -> list[tuple[int, object]]:
+    """The cells after the first with their places."""
+    return list(enumerate(row))[1:]
+
+
+def scrolling(inner: Markup, label: str) -> Markup:
+    """A box that can be scrolled sideways, by the keyboard too."""
+    return tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex="0")
+
+
+def details(title: object, *content: object, is_open: bool = False) -> Markup:
+    """A part that can be opened and closed."""
+    return tag("details", tag("summary", title), content, open=is_open)
+
+
+def definitions(entries: Iterable[tuple[object, object]]) -> Markup:
+    """Names and values; those without a value are left out."""
+    pairs = [tag("div", tag("dt", name), tag("dd", value)) for name, value in entries if value]
+    return tag("dl", pairs)
+
+
+_LARGEST_SIDE = 128
+_MOST_SAMPLES = 400
+_MOST_CHANNELS = 4
+_AXES = "zyx"
+
+
+def draw_sample(sample: NDArray[np.generic], label: str) -> Markup:
+    """A sample (channels, *spatial): a signal as curves, a volume by a middle slice an axis."""
+    if sample.ndim == 2:
+        return _draw_signal(sample, label)
+    if sample.ndim == 3:
+        return _picture(sample, label, "picture")
+    slices = [
+        _picture(
+            np.take(sample, sample.shape[axis] // 2, axis), f"{label}, middle slice in {name}", None
+        )
+        for axis, name in enumerate(_AXES, start=1)
+    ]
+    return tag("span", slices, class_="slices")
+
+
+def _picture(image: NDArray[np.generic], label: str, class_: str | None) -> Markup:
+    """Grey or colour; numbers other than bytes from the image's least to its greatest."""
+    values = image.astype(np.float64)
+    if image.dtype != np.uint8:
+        values = np.nan_to_num(values, posinf=0.0, neginf=0.0)
+        values = 255 * (values - values.min()) / max(float(np.ptp(values)), 1e-12)
+    pixels = np.moveaxis(values, 0, -1) if len(values) == 3 else values.mean(0)
+    picture = Image.fromarray(np.round(pixels).astype(np.uint8))
+    if max(picture.size) > _LARGEST_SIDE:
+        picture.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))
+    stream = BytesIO()
+    picture.save(stream, "PNG", optimize=True)
+    source = "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+    width, height = picture.size
+    return tag("img", src=source, alt=label, width=width, height=height, class_=class_)
+
+
+def _draw_signal(signal: NDArray[np.generic], label: str) -> Markup:
+    """A curve for each of the first channels over a common height."""
+    shown = np.nan_to_num(signal[:_MOST_CHANNELS].astype(np.float64), posinf=0.0, neginf=0.0)
+    low, reach = float(shown.min()), max(float(np.ptp(shown)), 1e-12)
+    if len(shown) < len(signal):
+        label += f", the first {len(shown)} of {len(signal)} channels"
+    curves = []
+    for k, channel in enumerate(map(_thinned, shown)):
+        across = 96 * np.arange(len(channel)) / max(len(channel) - 1, 1)
+        up = 62 - 60 * (channel - low) / reach
+        points = "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(across, up, strict=True))
+        curves.append(tag("path", d=f"M{points}", class_=f"c{k}"))
+    return tag("svg", curves, viewBox="0 0 96 64", role="img", aria_label=label, class_="signal")
+
+
+def _thinned(channel: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of a long signal the least and the greatest value in each short stretch."""
+    if len(channel) <= _MOST_SAMPLES:
+        return channel
+    stretches = np.array_split(channel, _MOST_SAMPLES // 2)
+    return np.array([value for part in stretches for value in (part.min(), part.max())])
+
+
+_TOKEN = re.compile(r"\\[a-zA-Z]+|\\,|[A-Za-z]|[0-9.]+|[{}()^_+\-=,&]")
+_SYMBOLS = {
+    r"\partial": "∂",
+    r"\top": "\N{DOWN TACK}",
+    r"\sigma": "\N{GREEK SMALL LETTER SIGMA}",
+    r"\max": "max",
+    r"\tanh": "tanh",
+    r"\cdot": "·",
+    r"\quad": "\u2003",
+    r"\,": "\u2009",
+}
+_SPACED = {"=": "=", "+": "+", "-": "\N{MINUS SIGN}"}
+_UPRIGHT = (r"\mathrm", r"\text", r"\mathcal")
+_SCRIPT = {"N": "\N{MATHEMATICAL SCRIPT CAPITAL N}"}
+_BEFORE_SIGNS = (None, "=", "(", "{")
+_DROPPED = (r"\left", r"\right", "&")
+
+
+def equations_of(latex: str) -> list[str]:
+    """The lines of an `aligned` environment that say the differential equation itself."""
+    lines = latex.removeprefix("\\begin{aligned}\n").removesuffix("\n\\end{aligned}")
+    return [line for line in lines.split(" \\\\\n") if line.startswith(r"\partial_t")]
+
+
+def equation_to_html(latex: str) -> Markup:
+    """The part of LaTeX that `diagnostics.latex` writes; anything else is an error.
+
+    Letters with what stands below and above them need no more than HTML, which looks the same
+    everywhere; MathML needs a font that not every machine has.
+    """
+    return tag("p", _parts(_Stream(latex), until=None))
+
+
+class _Stream:
+    """Tokens one by one; `text` and `mathrm` take the letters of their braces as they are."""
+
+    def __init__(self, latex: str) -> None:
+        self.latex, self.place = latex, 0
+
+    def next(self) -> str | None:
+        while self.place < len(self.latex) and self.latex[self.place] == " ":
+            self.place += 1
+        if self.place == len(self.latex):
+            return None
+        found = _TOKEN.match(self.latex, self.place)
+        if found is None:
+            raise ValueError(f"no HTML for {self.latex[self.place :][:20]!r}")
+        self.place = found.end()
+        return found[0]
+
+    def peek(self) -> str | None:
+        place = self.place
+        token = self.next()
+        self.place = place
+        return token
+
+    def braces(self) -> str:
+        end = self.latex.index("}", self.place)
+        text = self.latex[self.place + 1 : end]
+        self.place = end + 1
+        return text
+
+
+def _parts(stream: _Stream, until: str | None) -> Iterator[Markup]:
+    before = None
+    while (token := stream.next()) != until:
+        assert token is not None, "braces that do not close"
+        if token == "-" and before in _BEFORE_SIGNS:
+            yield Markup(_SPACED["-"])
+        elif token not in _DROPPED:
+            yield _scripted(_atom(token, stream), stream)
+        before = token
+
+
+def _scripted(base: Markup, stream: _Stream) -> Markup:
+    """The atom with what stands below and above it."""
+    parts = [base]
+    while stream.peek() in ("_", "^"):
+        element = "sub" if stream.next() == "_" else "sup"
+        token = stream.next()
+        assert token is not None, "a script without content"
+        parts.append(tag(element, _atom(token, stream)))
+    return join(parts)
+
+
+def _atom(token: str, stream: _Stream) -> Markup:
+    if token == "{":
+        return join(_parts(stream, until="}"))
+    if token in _UPRIGHT:
+        text = stream.braces()
+        return join([_SCRIPT[text] if token == r"\mathcal" else text])
+    if token in _SYMBOLS:
+        return join([_SYMBOLS[token]])
+    if token in _SPACED:
+        return join([f" {_SPACED[token]} "])
+    if token.isalpha():
+        return tag("i", token)
+    if token[0] in "0123456789(),":
+        return join([token + " " if token == "," else token])
+    raise ValueError(f"no HTML for {token!r}")

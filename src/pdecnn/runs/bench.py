@@ -1,0 +1,537 @@
+"""`pdecnn bench`: whole training steps beside plain torch, and memory and time against depth.
+
+What else is measured, against the ceilings of the machine and on large inputs, is in the
+repository alone: `python -m benchmarks.speed`.
+"""
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
+
+from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.image_set import ImageSet
+from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.fast.acceleration import accelerated, fast_layout
+from pdecnn.learning.memory import free_memory, is_out_of_memory
+from pdecnn.learning.precision import autocast
+from pdecnn.learning.trainer import Trainer
+from pdecnn.learning.training_config import TrainingConfig
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.network import Network
+from pdecnn.networks.registry import DYNAMICS, model_config
+from pdecnn.pde.backprop import BACKPROP_MODES
+from pdecnn.runs.environment import describe_environment, resolve_device
+from pdecnn.runs.plain_twin import PlainNetwork, PlainStep, copy_weights_
+from pdecnn.runs.timing import Timing, time_in_turn
+
+FORMAT_VERSION = 3
+CAPTURED, EAGER, PLAIN = "captured", "eager", "plain"
+"""Our steps replayed as one CUDA graph, operator by operator, and those of plain torch."""
+FUSED = "fused"
+"""Blocks by the kernels that a captured step consists of."""
+NOT_RUN: dict[str, Any] = {"captured": None, "notes": []}
+"""In place of what `TrainerSteps.finish` says, where no such steps were timed."""
+PAPER_DYNAMICS = ("parabolic", "second_order", "hamiltonian")
+TIMED = "hamiltonian"
+
+_LEARNING_RATE = 1e-3  # low enough that no network diverges on noise, however often it is timed
+_DEPTH_STEP_SIZE = 0.01  # small, so that a thousand steps stay as bounded as three
+_DEPTH_BATCHES = 16  # no epoch of eager steps ends while they are timed
+_PLAIN_BATCHES = 8
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchSizes:
+    """How much is measured."""
+
+    name: str
+    """What the report calls it."""
+    num_repeats: int
+    repeat_seconds: float
+    """About how long a repeat lasts."""
+    num_images: int
+    """Random 32x32 images of the training set."""
+    batch_sizes: tuple[int, ...]
+    """Of whole training steps."""
+    depths: tuple[int, ...]
+    """Numbers of time steps of the one block whose memory is measured."""
+    timed_modes: Mapping[int, tuple[str, ...]]
+    """The backprop modes whose eager training step is timed, for each depth at which it is."""
+    captured_modes: Mapping[int, tuple[str, ...]]
+    """Those timed as one CUDA graph too; each is traced and compiled anew."""
+    depth_channels: int
+    depth_batch_size: int
+
+
+_ALL = tuple(BACKPROP_MODES)
+GPU = BenchSizes(
+    name="GPU version",
+    num_repeats=5,
+    repeat_seconds=0.1,
+    num_images=50_000,
+    batch_sizes=(125, 1000),
+    depths=(3, 10, 30, 100, 300, 1000),
+    timed_modes=dict.fromkeys((3, 10, 30, 100), _ALL) | {300: ("stored", "reversible", "exact")},
+    captured_modes={3: ("stored", "reversible", "exact")},
+    depth_channels=32,
+    depth_batch_size=125,
+)
+CPU = BenchSizes(
+    name="CPU version: smaller batches, images and depths",
+    num_repeats=5,
+    repeat_seconds=0.2,
+    num_images=1000,
+    batch_sizes=(16,),
+    depths=(3, 10, 30),
+    timed_modes=dict.fromkeys((3, 10, 30), _ALL),
+    captured_modes={},
+    depth_channels=16,
+    depth_batch_size=4,
+)
+QUICK = BenchSizes(
+    name="Quick version: a look whether it runs, with too little work to conclude from",
+    num_repeats=5,
+    repeat_seconds=0.01,
+    num_images=20,
+    batch_sizes=(2,),
+    depths=(2, 4),
+    timed_modes={2: _ALL, 4: ("stored", "reversible")},
+    captured_modes={2: ("stored", "reversible")},
+    depth_channels=4,
+    depth_batch_size=1,
+)
+
+Part = Callable[[BenchSizes, torch.device, Say], dict[str, Any]]
+
+
+def run_bench(
+    only: Sequence[str] = (),
+    *,
+    device: str = "auto",
+    quick: bool = False,
+    say: Say = lambda text: None,
+    on_part: Callable[[dict[str, Any]], object] = lambda result: None,
+    parts: Mapping[str, Part] | None = None,
+) -> dict[str, Any]:
+    """Measure the parts named, or all; the figures as JSON values.
+
+    `say` gets a line before each measurement, `on_part` the result so far after each part. A
+    part carries hardware, versions and commit with it, so that parts of several runs may stand
+    side by side.
+    """
+    parts = PARTS if parts is None else parts
+    for name in only:
+        if name in ELSEWHERE and name not in parts:
+            raise ConfigError(
+                f"{name!r} is not measured by the package; run python -m benchmarks.speed "
+                f"--only {name} in a checkout of the repository"
+            )
+        if name not in parts:
+            raise unknown_name("part of the bench", name, parts)
+    where = resolve_device(device)
+    sizes = QUICK if quick else GPU if where.type == "cuda" else CPU
+    say(sizes.name)
+    result: dict[str, Any] = {"format_version": FORMAT_VERSION, "parts": {}}
+    for name, part in parts.items():
+        if only and name not in only:
+            continue
+        environment = _environment(where)
+        say(f"{name}, on {environment['hardware']['gpu'] or 'the CPU'}")
+        begin = perf_counter()
+        measured = part(sizes, where, lambda text: say(f"  {text}"))
+        seconds = perf_counter() - begin
+        say(f"  all of {name} took {seconds:.0f} s")
+        head = {"version": sizes.name, "quick": quick, "environment": environment}
+        result["parts"][name] = head | {"measuring_seconds": seconds} | measured
+        free_memory()
+        on_part(result)
+    return result
+
+
+def _environment(device: torch.device) -> dict[str, Any]:
+    environment = describe_environment(device, seed=0)
+    del environment["command"], environment["seed"]
+    if device.type == "cuda":
+        environment["versions"] |= {
+            "cuda": torch.version.cuda,
+            "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        }
+        environment["hardware"]["gpu_bytes"] = torch.cuda.get_device_properties(device).total_memory
+    return environment
+
+
+# Training steps: ours, and those of the plain twin.
+
+
+def bench_steps(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
+    """Whole training steps of the CIFAR-10 networks, all of a batch size in turn."""
+    rows: list[dict[str, Any]] = []
+    for batch_size in sizes.batch_sizes:
+        say(f"training steps of {batch_size} images")
+        rows += time_steps(batch_size, plain_steps(batch_size, device), sizes, device)
+        free_memory()
+    return {"repeats": sizes.num_repeats, "precision": precision_of(device), "rows": rows}
+
+
+def time_steps(
+    batch_size: int, plain: Mapping[str, PlainStep], sizes: BenchSizes, device: torch.device
+) -> list[dict[str, Any]]:
+    """Time ours and the plain steps, by name of the network, side by side."""
+    images = random_images(sizes.num_images, 3, (32, 32))
+    ours = {
+        (name, variant): make_steps(
+            model_config(name),
+            images,
+            batch_size=batch_size,
+            device=device,
+            capture=variant == CAPTURED,
+        )
+        for name in (f"{dynamics}_cifar10" for dynamics in PAPER_DYNAMICS)
+        for variant in ((CAPTURED, EAGER) if device.type == "cuda" else (EAGER,))
+    }
+    timings = time_in_turn(
+        {**ours, **{(name, PLAIN): step for name, step in plain.items()}},
+        device=device,
+        num_repeats=sizes.num_repeats,
+        repeat_seconds=sizes.repeat_seconds,
+    )
+    runs = {key: step.finish() for key, step in ours.items() if timings[key] is not None}
+    order = list(plain)
+    return [
+        {
+            "network": network,
+            "variant": variant,
+            "batch_size": batch_size,
+            "time": None if timing is None else timing.to_dict(),
+            "images_per_second": None if timing is None else batch_size / timing.median,
+            "ratio_to_plain": _ratio(timing, timings[network, PLAIN]),
+        }
+        | runs.get((network, variant), NOT_RUN)
+        for (network, variant), timing in sorted(
+            timings.items(), key=lambda item: order.index(item[0][0])
+        )
+    ]
+
+
+def _ratio(timing: Timing | None, other: Timing | None) -> float | None:
+    return None if timing is None or other is None else timing.ratio(other)
+
+
+class TrainerSteps:
+    """Whole training steps of a trainer, one a call, epoch after epoch.
+
+    A step gathers and standardises a batch, augments it, computes the gradient of loss and
+    regulariser, looks whether it is finite, updates and projects the weights, and adds to the
+    sums that are reported.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.notes: list[str] = []
+        trainer.note = self.notes.append
+        self.steps_left = 0
+
+    def __call__(self) -> None:
+        """Train on the next batch."""
+        if self.steps_left == 0:
+            self._begin_epoch()
+        self.trainer.step()
+        self.steps_left -= 1
+
+    def _begin_epoch(self) -> None:
+        trainer = self.trainer
+        trainer.synchronize()  # it raises if a step failed, which `begin_epoch` would forget
+        if trainer.progress.batch:
+            trainer.progress.epoch += 1
+            trainer.progress.batch = 0
+        trainer.begin_epoch()
+        self.steps_left = trainer.steps_per_epoch
+
+    def finish(self) -> dict[str, Any]:
+        """Raise if a step failed, after which later ones did nothing; how the steps were run.
+
+        captured  whether they were replayed from a graph, which wanting it does not ensure
+        notes     what went other than wanted
+        """
+        self.trainer.synchronize()
+        return {"captured": self.trainer.captured, "notes": self.notes}
+
+
+def make_steps(
+    config: NetworkConfig,
+    images: ImageSet,
+    *,
+    batch_size: int,
+    device: torch.device,
+    capture: bool,
+) -> TrainerSteps:
+    """Training steps of a fresh network on the images."""
+    training = TrainingConfig(
+        batch_size=batch_size,
+        precision=precision_of(device),
+        learning_rates=(_LEARNING_RATE,),
+        phases=(1,),
+        capture=capture,
+    )
+    trainer = Trainer(
+        make_network(config, device),
+        training,
+        train=images,
+        validation=images.subset(torch.arange(1)),
+        augmentation=Augmentation(),
+        seed=0,
+    )
+    return TrainerSteps(trainer)
+
+
+def make_network(config: NetworkConfig, device: torch.device) -> Network:
+    """A network with the same random weights every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Network(config).to(device)
+
+
+def random_images(
+    number: int, channels: int, size: tuple[int, ...], *, num_classes: int = 10
+) -> ImageSet:
+    """Uniformly random bytes with random labels, the same every time."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (number, channels, *size)
+    return ImageSet(
+        images=torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
+        labels=torch.randint(0, num_classes, (number,), generator=generator),
+        class_names=tuple(str(k) for k in range(num_classes)),
+    )
+
+
+def precision_of(device: torch.device) -> str:
+    """What all networks of a bench compute in."""
+    return "bfloat16" if device.type == "cuda" else "float32"
+
+
+def plain_layout(device: torch.device) -> torch.memory_format:
+    """Of plain networks and their batches: what convolutions are fastest in, as ours are."""
+    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
+
+
+def plain_steps(
+    batch_size: int, device: torch.device, others: Mapping[str, nn.Module] | None = None
+) -> dict[str, PlainStep]:
+    """A step of the plain twin of each CIFAR-10 network, and of any others for 32x32 images."""
+    twins: dict[str, nn.Module] = {}
+    for dynamics in PAPER_DYNAMICS:
+        config = model_config(f"{dynamics}_cifar10")
+        twins[f"{dynamics}_cifar10"] = twin = PlainNetwork(dynamics, config.channels).to(device)
+        copy_weights_(twin, make_network(config, device))
+    generator = torch.Generator().manual_seed(1)
+    batches = [
+        (
+            torch.randn(batch_size, 3, 32, 32, generator=generator).to(device),
+            torch.randint(0, 10, (batch_size,), generator=generator).to(device),
+        )
+        for _ in range(_PLAIN_BATCHES)
+    ]
+    half = precision_of(device) == "bfloat16"
+    return {
+        name: PlainStep(network.to(device), batches, half=half, layout=plain_layout(device))
+        for name, network in (twins | dict(others or {})).items()
+    }
+
+
+# Memory and time of a block against its number of steps, in every backprop mode.
+
+
+def bench_depth(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
+    """One block of growing depth, each of its steps with weights of its own."""
+    images = random_images(_DEPTH_BATCHES * sizes.depth_batch_size, 3, (32, 32))
+    batch = images.subset(torch.arange(sizes.depth_batch_size)).to(device)
+    memory_rows, rows = [], []
+    kernels = (EAGER, FUSED) if device.type == "cuda" else (EAGER,)
+    for dynamics, depths in (
+        (TIMED, sizes.depths),
+        ("second_order", (sizes.depths[0], sizes.depths[-1])),  # its memory grows no differently
+    ):
+        for num_steps in depths:
+            say(f"memory: {dynamics}, {num_steps} steps in {len(BACKPROP_MODES)} backprop modes")
+            config = _depth_config(dynamics, num_steps, sizes)
+            for variant in kernels:
+                measured = _memory_rows(config, batch, variant, warm_up=num_steps == depths[0])
+                head = {"dynamics": dynamics, "num_steps": num_steps, "variant": variant}
+                memory_rows += [head | row for row in measured]
+                free_memory()
+    for num_steps, modes in sizes.timed_modes.items():
+        config = _depth_config(TIMED, num_steps, sizes)
+        variants = {EAGER: modes}
+        if device.type == "cuda" and num_steps in sizes.captured_modes:
+            variants[CAPTURED] = sizes.captured_modes[num_steps]
+        for variant, some in variants.items():
+            say(f"time: {TIMED}, {num_steps} steps, {variant}, {', '.join(some)}")
+            timed = _time_rows(config, some, variant, images, sizes, device)
+            rows += [{"dynamics": TIMED, "num_steps": num_steps, **row} for row in timed]
+            free_memory()
+    return {
+        "repeats": sizes.num_repeats,
+        "channels": sizes.depth_channels,
+        "batch_size": sizes.depth_batch_size,
+        "image_size": 32,
+        "step_size": _DEPTH_STEP_SIZE,
+        "share_weights": False,
+        "memory": "peak" if device.type == "cuda" else "saved",
+        "memory_rows": memory_rows,
+        "rows": rows,
+    }
+
+
+def _depth_config(dynamics: str, num_steps: int, sizes: BenchSizes) -> NetworkConfig:
+    return NetworkConfig(
+        channels=(sizes.depth_channels, sizes.depth_channels),
+        num_steps=num_steps,
+        step_size=_DEPTH_STEP_SIZE,
+        **DYNAMICS[dynamics],
+    )
+
+
+def _memory_rows(
+    config: NetworkConfig, batch: ImageSet, variant: str, *, warm_up: bool
+) -> list[dict[str, Any]]:
+    rows = []
+    for mode in BACKPROP_MODES:
+        network = make_network(replace(config, backprop=mode), batch.labels.device)
+        used = activation_bytes(network, batch, fused=variant == FUSED, warm_up=warm_up)
+        weights = sum(weight.nbytes for weight in network.parameters())
+        rows.append({"backprop": mode, "activation_bytes": used, "weight_bytes": weights})
+    return rows
+
+
+def _time_rows(
+    config: NetworkConfig,
+    modes: Sequence[str],
+    variant: str,
+    images: ImageSet,
+    sizes: BenchSizes,
+    device: torch.device,
+) -> list[dict[str, Any]]:
+    """Eager steps one a repeat, since a thousand take seconds; captured ones are short."""
+    steps = {
+        mode: make_steps(
+            replace(config, backprop=mode),
+            images,
+            batch_size=sizes.depth_batch_size,
+            device=device,
+            capture=variant == CAPTURED,
+        )
+        for mode in modes
+    }
+    timings = time_in_turn(
+        steps,
+        device=device,
+        num_repeats=sizes.num_repeats,
+        repeat_seconds=sizes.repeat_seconds if variant == CAPTURED else 0,
+        num_warm_ups=1,
+    )
+    runs = {
+        mode: NOT_RUN if timings[mode] is None else step.finish() for mode, step in steps.items()
+    }
+    return [
+        {
+            "backprop": mode,
+            "variant": variant,
+            "time": None if timing is None else timing.to_dict(),
+            "ratio_to_stored": (
+                _ratio(timing, timings["stored"])
+                if runs[mode]["captured"] == runs["stored"]["captured"]
+                else None
+            ),
+        }
+        | runs[mode]
+        for mode, timing in timings.items()
+    ]
+
+
+def activation_bytes(
+    network: Network, batch: ImageSet, *, fused: bool = False, warm_up: bool = True
+) -> int | None:
+    """Of forward and backward of one batch; None if it does not fit.
+
+    Blocks run operator by operator, or with `fused` by the kernels of a captured step.
+
+    On a GPU the peak of what is allocated, less what was before (weights and the batch) and
+    less the weights' gradients. Elsewhere the bytes saved for backward, weights left out.
+    On a GPU the first batch makes the libraries take workspaces, which are not meant:
+    `warm_up` runs one before, not needed if a network of the same widths just ran.
+    """
+    images = fast_layout(network.preprocess(batch.images[:]))
+    # Traced for its fused kernels, but nothing is compiled: that would take no less memory.
+    with accelerated(network, "eager") if fused else nullcontext():
+        used = _activation_bytes_or_none(network.train(), images, batch.labels, warm_up)
+    network.zero_grad()
+    if used is None:
+        free_memory()
+    return used
+
+
+def _activation_bytes_or_none(
+    network: Network, images: Tensor, labels: Tensor, warm_up: bool
+) -> int | None:
+    # A function of its own: while the error lives, so do the tensors of the frames it names.
+    try:
+        if images.device.type == "cuda":
+            if warm_up:
+                _loss(network, images, labels).backward()  # type: ignore[no-untyped-call]
+            return _peak_bytes(network, images, labels)
+        return _saved_bytes(network, images, labels)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+
+
+def _peak_bytes(network: Network, images: Tensor, labels: Tensor) -> int:
+    device = images.device
+    network.zero_grad()
+    gc.collect()
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    _loss(network, images, labels).backward()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize(device)
+    gradients = sum(w.grad.nbytes for w in network.parameters() if w.grad is not None)
+    return torch.cuda.max_memory_allocated(device) - before - gradients
+
+
+def _saved_bytes(network: Network, images: Tensor, labels: Tensor) -> int:
+    weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
+    saved: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = _loss(network, images, labels)
+    total = sum(saved.values())
+    loss.backward()  # type: ignore[no-untyped-call]
+    return total
+
+
+def _loss(network: Network, images: Tensor, labels: Tensor) -> Tensor:
+    with autocast(precision_of(images.device), images.device):
+        scores = network(images)
+    return functional.cross_entropy(scores, labels)
+
+
+PARTS: dict[str, Part] = {"steps": bench_steps, "depth": bench_depth}
+ELSEWHERE = ("digits", "large", "compile")
+"""Parts that `benchmarks.speed` measures."""

@@ -1,0 +1,391 @@
+"""The fused kernels against plain PyTorch with the same roundings: values, gradients, the way back.
+
+Without a GPU the kernels run in Triton's interpreter, which takes over a whole process. The
+functions named check_* are the tests for it: `test_in_the_interpreter` runs them in a process of
+their own.
+"""
+
+import subprocess
+import sys
+from collections import defaultdict
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch.nn import functional
+
+from pdecnn.fast.kernels import symmetric_shear as fused
+from pdecnn.pde import Activation, Convolution, ResidualLayer, SymmetricLayer
+from pdecnn.pde.activations import RELU
+from tests.interpreter import run_checks
+from tests.unit.fast.shears import (
+    FACTOR,
+    NAMES,
+    Case,
+    assert_all_equal,
+    assert_all_near,
+    assert_near,
+    assert_stored,
+    twin_activate,
+)
+
+GRID_SCALE = 2.0**12
+DTYPES = pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16], ids=str)
+# (channels, images, height, width); blocks of pixels begin and end within images and rows.
+SHAPES = [
+    (8, 2, 1, 9),
+    (8, 3, 6, 1),
+    (16, 2, 9, 4),
+    (24, 2, 3, 5),
+    (56, 1, 5, 5),
+    (112, 1, 3, 4),
+]
+SHAPES_ON_GPU = [(16, 9, 32, 32), (32, 9, 16, 16), (56, 33, 8, 8), (64, 5, 15, 17), (112, 33, 8, 8)]
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+some_shapes = pytest.mark.parametrize("shape", SHAPES[1:4:2], ids=str)
+
+
+@contextmanager
+def poisoned_memory():
+    """Fill whatever torch.empty returns with NaN: an element nobody writes is then found."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(2, 3, 4, 5, memory_format=torch.channels_last).isnan().all()
+        assert torch.ones(()).new_empty(5).isnan().all()
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def _poison():
+    with poisoned_memory():
+        yield
+
+
+@pytest.fixture
+def _large_blocks(monkeypatch):
+    """The interpreter counts its instructions, whatever their size."""
+    use_blocks(monkeypatch, 64, 256, 1)
+
+
+def use_blocks(monkeypatch, pixels, width, num_programs):
+    monkeypatch.setattr(fused, "choose_blocks", lambda *_: fused.Blocks(pixels, width, 4, 3))
+    monkeypatch.setattr(fused, "_NUM_PROGRAMS", defaultdict(lambda: num_programs))
+
+
+poisoned = pytest.mark.usefixtures("_poison", "_large_blocks")
+
+
+@poisoned
+@pytest.mark.parametrize(
+    ("shape", "compute"),
+    [*((shape, torch.float32) for shape in SHAPES), *((s, torch.bfloat16) for s in SHAPES[1:4])],
+    ids=str,
+)
+def check_each_kernel_equals_its_twin(shape, compute):
+    """Each on the very numbers the one before has left."""
+    case = Case(shape, compute)
+    source, stencil, scale, bias = case.leaves.values()
+    activated, hidden = saved = case.activate(keep=True)
+    exact = functional.conv2d(source, stencil, padding=1)
+    assert_stored(hidden, exact, compute)
+    leaf = hidden.detach().double().requires_grad_()
+    exact = twin_activate(leaf, scale, bias, case.epsilon)
+    assert_stored(activated, exact, compute)
+    again = case.activate()
+    assert again.hidden is None
+    assert torch.equal(again.activated, activated)
+
+    after = case.add(activated)
+    assert after.copy is None
+    assert after.value.is_contiguous(memory_format=torch.channels_last)
+    product = functional.conv_transpose2d(activated.double(), stencil, padding=1)
+    assert_near(after.value - case.target, -FACTOR * product, 2e-6)
+
+    output = -FACTOR * functional.conv_transpose2d(exact, stencil, padding=1)
+    expected = torch.autograd.grad(output, (leaf, scale, bias), case.gradient.double())
+    found = case.hidden_gradient(saved)
+    assert_stored(found.gradient, expected[0], compute)
+    assert found.activated is activated
+    for sums, exact in zip(found.partial_sums.sum(0), expected[1:], strict=True):
+        assert_near(sums, exact, 2e-6)
+    assert_all_equal(case.hidden_gradient(), found)
+
+    # Where the stencil stands: <gu, K x> - f <a, K G>.
+    both = [
+        (functional.conv2d(features.double(), stencil, padding=1) * factor.double()).sum()
+        for features, factor in ((case.source, found.gradient), (case.gradient, activated))
+    ]
+    (expected,) = torch.autograd.grad(both[0] - FACTOR * both[1], stencil)
+    assert_near(case.weight_gradients(found)[0], expected, 2e-6)
+
+
+@poisoned
+@some_shapes
+@DTYPES
+def check_a_shear_and_its_gradient_are_those_of_the_twin(shape, compute):
+    case = Case(shape, compute)
+    kept, expected = case.kept(), case.twin()
+    assert_all_near(kept, expected, 1e-5 if compute == torch.float32 else 1e-2)
+    after, before, *undone = case.undone()
+    assert_near(before, case.target, 1e-6)
+    assert_all_equal((after, *undone), kept)
+    with torch.no_grad():
+        plain = FACTOR * case.layer(case.source.float())
+    assert_near(after - case.target, plain, 1e-5 if compute == torch.float32 else 2e-2)
+
+
+@poisoned
+@every_shape
+def check_operands_that_need_no_rounding_give_exact_products(shape):
+    case = Case(shape)
+    stencil = case.stored(torch.randint(-2, 3, case.weights.stencil.shape))
+    source = case.stored(torch.randint(-3, 4, case.source.shape))
+    weights = case.weights._replace(stencil=stencil)
+    exact = functional.conv2d(source.double(), stencil.double(), padding=1)
+    hidden = fused.activate(source, weights, keep=True).hidden
+    assert torch.equal(hidden, exact.bfloat16())
+    found = fused.add_adjoint(case.target, source, stencil, 0.5)[0].value
+    exact = functional.conv_transpose2d(source.double(), stencil.double(), padding=1)
+    assert torch.equal(found, case.target + 0.5 * exact.float())
+
+
+@poisoned
+@some_shapes
+def check_undoing_on_the_grid_is_exact(shape):
+    case = Case(shape, grid_scale=GRID_SCALE)
+    after, before, *_ = case.undone()
+    assert not torch.equal(after, case.target)
+    assert torch.equal(after, (after * GRID_SCALE).round() / GRID_SCALE)
+    assert torch.equal(before, case.target)
+
+
+@poisoned
+def check_the_rounding_is_that_of_torch():
+    """Ties, signs and numbers too large to have a fraction."""
+    stencil = torch.zeros(8, 8, 3, 3)
+    stencil[range(8), range(8), 1, 1] = 1
+    eighths = torch.arange(-200, 200) / 8
+    large = 2.0 ** torch.arange(18, 26)
+    large = torch.cat([large + offset for offset in (-0.5, -0.125, 0, 0.125, 0.375, 0.5)])
+    values = torch.cat([eighths, large, -large])
+    values = functional.pad(values, (0, -len(values) % 8)).view(1, 8, 1, -1)
+    values, stencil = (
+        each.contiguous(memory_format=torch.channels_last) for each in (values, stencil)
+    )
+    nothing = torch.zeros_like(values)
+    found = fused.add_adjoint(nothing, values, stencil, 1.0, grid_scale=4.0)[0].value
+    assert torch.equal(found, (values * 4).round() / 4)
+
+
+@poisoned
+@pytest.mark.parametrize("grid_scale", [None, GRID_SCALE])
+def check_what_follows_is_taken_along(grid_scale):
+    case = Case((24, 2, 5, 3), grid_scale=grid_scale)
+    other = torch.randn_like(case.target)
+    activated = case.activate().activated
+    options = {"grid_scale": grid_scale, "copy": True}
+    arguments = (case.target, activated, case.weights.stencil, -FACTOR)
+    alone, nothing = fused.add_adjoint(*arguments, **options)
+    both, moved = fused.add_adjoint(*arguments, **options, following=(other, 0.75))
+    assert nothing is None
+    assert torch.equal(both.value, alone.value)
+    change = 0.75 * alone.value
+    if grid_scale is not None:
+        change = (change * grid_scale).round() / grid_scale
+    assert torch.equal(moved.value, other + change)
+    assert torch.equal(moved.copy, moved.value.to(moved.copy.dtype))
+
+
+@pytest.mark.usefixtures("_poison")
+@pytest.mark.parametrize("channels", [16, 56, 112])
+def check_the_blocks_in_use(channels):
+    case = Case((channels, 1, 3, 4), grid_scale=GRID_SCALE)
+    after, before, *undone = case.undone()
+    assert torch.equal(before, case.target)
+    expected = case.twin()
+    assert_near(after, expected[0], 1e-3)
+    for name, *pair in zip(NAMES, undone, expected[1:], strict=True):
+        assert_near(*pair, 1e-2, name)
+
+
+@poisoned
+@pytest.mark.parametrize(
+    ("channels", "blocks", "num_programs"),
+    [(16, (16, 16), 1), (16, (32, 64), 999), (24, (16, 128), 4), (24, (32, 32), 20)],
+)
+def check_blocks_of_any_size(channels, blocks, num_programs, monkeypatch):
+    use_blocks(monkeypatch, *blocks, num_programs)
+    case = Case((channels, 2, 3, 6), torch.float32)
+    after, _, *undone = case.undone()
+    assert_all_near((after, *undone), case.twin(), 1e-5)
+
+
+@poisoned
+def check_copies_are_the_rounded_values():
+    case = Case((24, 2, 3, 5), grid_scale=GRID_SCALE)
+    after = case.add(case.activate().activated, copy=True)
+    assert torch.equal(after.value, case.shear())
+    assert torch.equal(after.copy, after.value.bfloat16())
+    found = case.hidden_gradient()
+    alone = case.undo(after.value, found)
+    for wanted in ((True, True), (True, False), (False, True)):
+        for each, bare, copied in zip(
+            case.undo(after.value, found, copies=wanted), alone, wanted, strict=True
+        ):
+            assert bare.copy is None
+            assert torch.equal(each.value, bare.value)
+            assert torch.equal(each.copy, each.value.bfloat16()) if copied else each.copy is None
+
+
+@poisoned
+def check_what_is_not_a_number_stays_so():
+    assert_nan_reaches_its_neighbours(Case((8, 2, 4, 4)))
+
+
+def assert_nan_reaches_its_neighbours(case):
+    case.source[1, 3, 0, 0] = float("nan")
+    lost = case.shear().isnan()
+    # K reaches one pixel and K^T another one.
+    assert lost[1, :, :3, :3].all()
+    assert int(lost.sum()) == 9 * case.source.shape[1]
+
+
+def check_what_fits():
+    features = torch.zeros(2, 16, 4, 4)
+    assert fused.fits(SymmetricLayer(16), features)
+    assert fused.fits(
+        SymmetricLayer(16, activation=Activation(name="relu", function=torch.relu)), features
+    )
+    assert fused.fits(SymmetricLayer(16, epsilon=1e-2), features)
+    assert fused.fits(SymmetricLayer(128), torch.zeros(2, 128, 4, 4))
+
+
+def hooked(layer):
+    layer.convolution.register_forward_hook(lambda *_: None)
+    return layer
+
+
+def parametrized(layer):
+    torch.nn.utils.parametrize.register_parametrization(
+        layer.convolution, "stencil", torch.nn.Identity()
+    )
+    return layer
+
+
+class OtherLayer(SymmetricLayer):
+    def forward(self, features):
+        return 2 * super().forward(features)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ResidualLayer(16),
+        lambda: OtherLayer(16),
+        lambda: SymmetricLayer(16, hidden_channels=8),
+        lambda: SymmetricLayer(16, stencil_size=5),
+        lambda: SymmetricLayer(16, stencil_size=(3, 1)),
+        lambda: SymmetricLayer(16, dimension=1),
+        lambda: SymmetricLayer(16, activation="tanh"),
+        lambda: SymmetricLayer(16, activation=Activation(name="relu", function=torch.tanh)),
+        lambda: SymmetricLayer(16, normalization="none"),
+        lambda: SymmetricLayer(16, normalization="batch"),
+        lambda: SymmetricLayer(16, affine=False),
+        lambda: SymmetricLayer(16).double(),
+        lambda: SymmetricLayer(16).bfloat16(),
+        lambda: SymmetricLayer(16).to("meta"),
+        lambda: SymmetricLayer(12),
+        lambda: SymmetricLayer(136),
+        lambda: hooked(SymmetricLayer(16)),
+        lambda: parametrized(SymmetricLayer(16)),
+        lambda: Convolution(16, 16),
+    ],
+)
+def check_which_layers_do_not_fit(make):
+    layer = make()
+    channels = getattr(layer, "channels", 16)
+    assert not fused.fits(layer, torch.zeros(2, channels, 4, 4))
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        torch.zeros(2, 16, 4, 4, dtype=torch.float64),
+        torch.zeros(2, 16, 4, 4, dtype=torch.bfloat16),
+        torch.zeros(2, 16, 4),
+        torch.zeros(0, 16, 4, 4),
+        torch.zeros(2, 16, 4, 4, device="meta"),
+    ],
+)
+def check_which_features_do_not_fit(features):
+    assert not fused.fits(SymmetricLayer(16), features)
+
+
+@pytest.mark.slow
+def test_in_the_interpreter():
+    run_checks(__file__)
+
+
+def test_nothing_fits_on_a_cpu():
+    assert RELU.function is torch.relu
+    assert not fused.fits(SymmetricLayer(16), torch.zeros(2, 16, 4, 4))
+
+
+def test_triton_is_imported_by_the_kernels_only():
+    code = (
+        "import sys, torch, pdecnn; from pdecnn.fast.kernels import symmetric_shear as fused; "
+        "fused.fits(pdecnn.pde.SymmetricLayer(16), torch.zeros(2, 16, 4, 4)); "
+        "print('triton' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES_ON_GPU, ids=str)
+class TestOnAGpu:
+    @pytest.fixture(autouse=True)
+    def _needs_a_gpu(self):
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+    def test_values_and_gradients_are_those_of_the_twin(self, shape):
+        case = Case(shape, device="cuda")
+        assert fused.fits(case.layer, case.source.float())
+        with poisoned_memory():
+            kept, again = case.kept(), case.kept()
+            after, before, *undone = case.undone()
+        expected = case.twin()
+        assert_near(kept[0] - case.target, expected[0] - case.target, 2e-3)
+        assert_all_near(kept, expected, 1e-2)
+        assert_all_near((after, *undone), expected, 1e-2)
+        assert_all_equal(again, kept)
+        assert_near(before, case.target, 1e-6)
+
+    def test_what_is_computed_again_has_the_same_bits(self, shape):
+        case = Case(shape, device="cuda", grid_scale=GRID_SCALE)
+        with poisoned_memory():
+            after, before, *_ = case.undone()
+            again = case.hidden_gradient()
+        assert not torch.equal(after, case.target)
+        assert torch.equal(before, case.target)
+        assert torch.equal(case.activate().activated, again.activated)
+
+    def test_a_replayed_graph_gives_the_same_bits(self, shape):
+        case = Case(shape, device="cuda", grid_scale=GRID_SCALE)
+
+        def run():
+            return *case.kept(), *case.undone()
+
+        expected = run()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = run()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_all_equal(found, expected)
+
+    def test_what_is_not_a_number_stays_so(self, shape):
+        assert_nan_reaches_its_neighbours(Case(shape, device="cuda"))

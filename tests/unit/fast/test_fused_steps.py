@@ -1,0 +1,452 @@
+"""Whole blocks by fused kernels: as near to float64 as plain bfloat16, in every mode.
+
+Without a GPU the kernels run in Triton's interpreter, which takes over a whole process. The
+functions named check_* are the tests for it: `test_in_the_interpreter` runs them in a process of
+their own.
+"""
+
+import os
+
+import pytest
+import torch
+
+from pdecnn.errors import DivergedError
+from pdecnn.fast import acceleration, fused
+from pdecnn.fast.acceleration import accelerated
+from pdecnn.fast.kernels import symmetric_shear as kernels
+from pdecnn.pde import Leapfrog, Verlet
+from pdecnn.pde.grid import deferred_checks
+from tests.interpreter import run_checks
+from tests.unit.fast.fused_blocks import (
+    assert_same,
+    block_of,
+    by_kernels,
+    error_of,
+    features_of,
+    in_double,
+    loss_of,
+    outputs_and_gradients,
+    under_autocast,
+)
+
+# Integrator and mode; then the number of steps, whether they share weights, and (images, size).
+CASES = [
+    ("forward_euler", "stored", 2, False, (1, (3, 3))),
+    ("forward_euler", "checkpointed", 2, True, (2, (5, 4))),
+    ("verlet", "stored", 1, False, (2, (5, 4))),
+    ("verlet", "checkpointed", 2, True, (1, (1, 7))),
+    ("verlet", "reversible", 2, False, (1, (3, 3))),
+    ("verlet", "exact", 1, False, (1, (6, 1))),
+    ("leapfrog", "stored", 2, True, (1, (1, 7))),
+    ("leapfrog", "checkpointed", 2, False, (3, (1, 1))),
+    ("leapfrog", "reversible", 1, False, (2, (5, 4))),
+    ("leapfrog", "exact", 3, False, (1, (3, 3))),
+]
+MODES_ON_GPU = [case[:2] for case in CASES]
+SIZES_ON_GPU = [
+    (num_steps, num_steps % 2 == 0, size)
+    for num_steps in range(1, 8)
+    for size in ((1, (15, 17)), (33, (8, 8)))
+]
+reversing = pytest.mark.parametrize("integrator", ["verlet", "leapfrog"])
+KINDS = ("outputs", "features", "stencil", "scale", "bias")
+
+
+class Calls(list):
+    """Whether each call of `fused_steps` found kernels that fit."""
+
+    def __call__(self, *args, **options):
+        state = fused.fused_steps(*args, **options)
+        self.append(state is not None)
+        return state
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch):
+    calls = Calls()
+    monkeypatch.setattr(acceleration, "fused_steps", calls)
+    return calls
+
+
+@pytest.fixture(autouse=True)
+def _large_blocks(monkeypatch):
+    """The interpreter counts its instructions, whatever their size."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        monkeypatch.setattr(kernels, "choose_blocks", lambda *_: kernels.Blocks(64, 256, 4, 3))
+
+
+@pytest.fixture
+def _uncompiled(monkeypatch):
+    """Compile nothing of what is around the kernels."""
+    monkeypatch.setattr(acceleration, "compile_function", lambda function, _: function)
+
+
+uncompiled = pytest.mark.usefixtures("_uncompiled")
+
+
+def assert_as_near_as_plain_bfloat16(block, features, calls):
+    expected = in_double(block, features)
+    plain = under_autocast(outputs_and_gradients, block, features)
+    assert not any(calls)
+    calls.clear()
+    found = by_kernels(outputs_and_gradients, block, features)
+    assert calls
+    assert all(calls)
+    for name, value in expected.items():
+        assert found[name].dtype == torch.float32
+        assert found[name].shape == value.shape
+    for kind in KINDS:
+        error, allowed = (error_of(values, expected, kind) for values in (found, plain))
+        assert error <= 1.5 * allowed + 1e-3, f"{kind}: {error}, plain bfloat16 {allowed}"
+
+
+@uncompiled
+@pytest.mark.parametrize(("integrator", "mode", "num_steps", "share_weights", "size"), CASES)
+def check_errors_are_those_of_bfloat16(
+    integrator, mode, num_steps, share_weights, size, calls, monkeypatch
+):
+    # Steps are slow here: few of them must be more than one group.
+    monkeypatch.setattr(fused._WeightGradients, "group_size", 2)
+    block = block_of(integrator, mode, num_steps=num_steps, share_weights=share_weights)
+    assert_as_near_as_plain_bfloat16(block, features_of(*size), calls)
+
+
+def assert_exact_equals_stored_on_the_grid(integrator, features, *, modes, **options):
+    exact = block_of(integrator, "exact", **options).to(features.device)
+    expected = by_kernels(outputs_and_gradients, exact, features)
+    for mode in modes:
+        twin = block_of(integrator, mode, grid_bits=12, **options).to(features.device)
+        assert_same(by_kernels(outputs_and_gradients, twin, features), expected)
+
+
+@uncompiled
+@pytest.mark.parametrize(
+    ("integrator", "mode", "num_steps", "share_weights"),
+    [("leapfrog", "stored", 2, True), ("verlet", "checkpointed", 1, False)],
+)
+def check_exact_has_the_bits_of_stored_on_the_grid(integrator, mode, num_steps, share_weights):
+    assert_exact_equals_stored_on_the_grid(
+        integrator,
+        features_of(2, (3, 5)),
+        modes=[mode],
+        num_steps=num_steps,
+        share_weights=share_weights,
+    )
+
+
+def going_back(integrator):
+    """The integrator whose steps undo those of this one."""
+
+    class Backwards(type(integrator)):
+        def shears(self, layers):
+            return tuple(s._replace(sign=-s.sign) for s in reversed(super().shears(layers)))
+
+    return Backwards()
+
+
+def assert_states_return(integrator, features, num_steps):
+    block = block_of(integrator.name, "exact", num_steps=num_steps).to(features.device)
+    with torch.no_grad():
+        start = block._start(features)
+        final = by_kernels(block.propagate, features)
+        assert not torch.equal(final[0], start[0])
+
+        def reverse(*state):
+            return fused.fused_steps(
+                going_back(integrator),
+                block.steps[::-1],
+                block.step_size,
+                block.grid,
+                state,
+                keep=False,
+            )
+
+        before = by_kernels(reverse, *final)
+    assert all(torch.equal(a, b) for a, b in zip(before, start, strict=True))
+
+
+@uncompiled
+@pytest.mark.parametrize("integrator", [Verlet(), Leapfrog()])
+def check_exact_steps_are_undone_to_the_last_bit(integrator):
+    assert_states_return(integrator, features_of(2, (3, 5)), 1)
+
+
+@uncompiled
+def check_frozen_weights_have_no_gradient_and_change_no_other(monkeypatch):
+    block, features = block_of("leapfrog", "reversible"), features_of()
+    expected = by_kernels(outputs_and_gradients, block, features)
+    first, second = block.layers
+    for weight in (first.normalization.affine.scale, *second.parameters()):
+        weight.requires_grad_(False)
+    for name, weight in block.named_parameters():
+        if not weight.requires_grad:
+            expected[name] = None
+    assert_same(by_kernels(outputs_and_gradients, block, features), expected)
+    block.requires_grad_(False)
+    monkeypatch.setattr(kernels, "stencil_gradient_parts", None)
+    found = by_kernels(outputs_and_gradients, block, features)
+    assert torch.equal(found["features"], expected["features"])
+
+
+@uncompiled
+def check_features_that_need_no_gradient():
+    block, features = block_of("forward_euler", num_steps=1), features_of()
+    expected = by_kernels(outputs_and_gradients, block, features)
+    block.zero_grad()
+    outputs = by_kernels(block, features)
+    loss_of(outputs).backward()  # after autocast and acceleration
+    for name, weight in block.named_parameters():
+        assert torch.equal(weight.grad, expected[name]), name
+
+
+@uncompiled
+def check_gradients_of_any_layout_and_of_one_component():
+    block, features = block_of("leapfrog", "reversible", num_steps=1), features_of(2, (2, 3))
+
+    def gradients(*incoming):
+        leaf = features.clone().requires_grad_()
+        state = by_kernels(block.propagate, leaf)
+        pairs = [(part, g) for part, g in zip(state, incoming, strict=True) if g is not None]
+        parts, wanted = zip(*pairs, strict=True)
+        return torch.autograd.grad(parts, (leaf, *block.parameters()), wanted)
+
+    dense = torch.ones(2, 16, 2, 3)
+    expected = gradients(dense, dense)
+    for same in (torch.ones(()).expand(2, 16, 2, 3), torch.ones(16, 2, 2, 3).transpose(0, 1)):
+        assert all(
+            torch.equal(*pair) for pair in zip(gradients(same, dense), expected, strict=True)
+        )
+    expected = gradients(dense, torch.zeros_like(dense))
+    found = gradients(dense, None)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+@uncompiled
+def check_any_memory_layout_of_features_and_weights():
+    block, features = block_of("forward_euler", num_steps=1), features_of(2, (3, 5))
+    expected = by_kernels(outputs_and_gradients, block, features)
+    for layer in block.layers:
+        stencil = layer.convolution.stencil
+        stencil.data = stencil.data.contiguous(memory_format=torch.channels_last)
+    features = features.contiguous(memory_format=torch.channels_last)
+    assert_same(by_kernels(outputs_and_gradients, block, features), expected)
+
+
+@uncompiled
+def check_second_derivatives_are_refused():
+    block, features = block_of("forward_euler", num_steps=1), features_of().requires_grad_()
+    outputs = by_kernels(block, features)
+    with pytest.raises(RuntimeError, match="second derivatives through fused kernels"):
+        torch.autograd.grad(loss_of(outputs), features, create_graph=True)
+
+
+@uncompiled
+def check_weights_changed_between_forward_and_backward():
+    """Refused, or else the gradient is that of the weights there were."""
+    block, features = block_of("leapfrog", "reversible", num_steps=1), features_of()
+    expected = by_kernels(outputs_and_gradients, block, features)
+    block.zero_grad()
+    loss = loss_of(by_kernels(block, features))
+    with torch.no_grad():
+        block.layers[0].convolution.stencil.zero_()
+    loss.backward(retain_graph=True)
+    for name, weight in block.named_parameters():
+        assert torch.equal(weight.grad, expected[name]), name
+    with torch.no_grad():
+        block.layers[0].normalization.affine.scale.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@uncompiled
+@pytest.mark.parametrize("mode", ["stored", "exact"])
+@pytest.mark.parametrize("size", [1e4, float("nan")])
+def check_leaving_the_grid_is_noticed(mode, size):
+    block, features = block_of("leapfrog", mode, num_steps=1, grid_bits=12), features_of()
+    with pytest.raises(DivergedError, match="left the range of exact reversal"):
+        by_kernels(block, size * features)
+    with deferred_checks() as flags:
+        by_kernels(block, size * features)
+        by_kernels(block, features)
+    assert [bool(flag) for flag in flags] == [True, False]
+
+
+@uncompiled
+def check_leaving_the_grid_on_the_way_is_noticed():
+    """The second state is outside, the first and the third are not."""
+    block = block_of("leapfrog", "exact", step_size=1.0, share_weights=True)
+    with torch.no_grad():
+        for weight in block.parameters():
+            weight.zero_()
+    velocity = torch.full((1, 16, 2, 2), 4000.0)
+
+    def run(*state):
+        return fused.fused_steps(block.integrator, block.steps, 1.0, block.grid, state, keep=False)
+
+    with deferred_checks() as flags:
+        by_kernels(run, velocity - 4000, velocity / 4)
+        by_kernels(run, velocity - 100, velocity / 4)
+    assert [bool(flag) for flag in flags] == [False, True]
+
+
+def saved_bytes(block, features):
+    """Held for the gradient, the weights themselves left out."""
+    weights = {weight.data_ptr() for weight in block.parameters()}
+    sizes = []
+
+    def pack(saved):
+        if saved.data_ptr() not in weights:
+            sizes.append(saved.numel() * saved.element_size())
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        by_kernels(block, features)
+    return sum(sizes)
+
+
+@uncompiled
+@pytest.mark.parametrize(
+    ("integrator", "mode"),
+    [("leapfrog", "stored"), ("leapfrog", "exact"), ("verlet", "reversible")],
+)
+def check_memory_does_not_grow_with_the_steps(integrator, mode):
+    features = features_of()
+    few, many, shared = (
+        saved_bytes(block_of(integrator, mode, num_steps=num_steps, share_weights=share), features)
+        for num_steps, share in ((1, False), (2, False), (2, True))
+    )
+    block = block_of(integrator)
+    stencils = sum(2 * layer.convolution.stencil.numel() for layer in block.steps[0])
+    if mode == "stored":
+        # Of the source, u and a in each layer: bfloat16.
+        kept = 3 * 2 * features.numel()
+        assert (many - few, shared - few) == (kept + stencils, kept)
+    else:
+        assert (many - few, shared - few) == (stencils, 0)
+
+
+@uncompiled
+def check_nothing_is_kept_without_gradients(monkeypatch):
+    block, features = block_of("forward_euler"), features_of()
+    kept = []
+    activate = kernels.activate
+
+    def recorded(*args, keep, **options):
+        kept.append(keep)
+        return activate(*args, keep=keep, **options)
+
+    monkeypatch.setattr(kernels, "activate", recorded)
+    with torch.no_grad():
+        by_kernels(block, features)
+    assert kept == [False, False]
+    by_kernels(block.requires_grad_(False), features)
+    assert kept == [False] * 4
+    by_kernels(block.requires_grad_(), features)
+    assert kept == [False] * 4 + [True] * 2
+
+
+def hooked(block):
+    block.layers[0].convolution.register_forward_hook(lambda *_: None)
+    return block
+
+
+# By the compiler's own doing.
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute", "ignore:<class 'torch.autograd.function.Function'> should not"
+)
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (lambda: block_of("verlet", "reversible", num_steps=1, activation="tanh"), (3, 4)),
+        (lambda: block_of("leapfrog", "exact", num_steps=1, affine=False), (3, 4)),
+        (lambda: block_of("forward_euler", num_steps=1, channels=12), (3, 4)),
+        (lambda: block_of("forward_euler", num_steps=1, dimension=3), (3, 2, 2)),
+        (lambda: block_of("runge_kutta_4", num_steps=1), (3, 4)),
+        (lambda: hooked(block_of("forward_euler", num_steps=1)), (3, 4)),
+    ],
+    ids=["tanh", "no affine part", "12 channels", "3D", "Runge-Kutta", "hook"],
+)
+def check_what_does_not_fit_is_compiled(make, size, calls):
+    block = make()
+    channels = block.integrator.block_channels(block.layers[0].channels)
+    features = features_of(size=size, channels=channels)
+    expected = under_autocast(outputs_and_gradients, block, features)
+    with accelerated(block, "eager"):
+        found = under_autocast(outputs_and_gradients, block, features)
+    assert not any(calls)
+    for kind in ("outputs", "features", "stencil"):
+        assert error_of(found, expected, kind) <= 1e-6, kind
+
+
+@uncompiled
+def check_float32_without_autocast_is_left_alone(calls):
+    block, features = block_of("forward_euler", num_steps=1), features_of()
+    expected = outputs_and_gradients(block, features)
+    with accelerated(block, "uncompiled"):
+        found = outputs_and_gradients(block, features)
+        with torch.autocast("cpu", dtype=torch.float16):
+            block(features)
+    assert calls == [False] * 3
+    assert_same(found, expected)
+
+
+@pytest.mark.slow
+def test_in_the_interpreter():
+    run_checks(__file__)
+
+
+@uncompiled
+def test_nothing_is_fused_on_a_cpu(calls):
+    block, features = block_of("verlet", "reversible"), features_of()
+    expected = under_autocast(outputs_and_gradients, block, features)
+    assert_same(by_kernels(outputs_and_gradients, block, features), expected)
+    assert not any(calls)
+
+
+@pytest.mark.gpu
+@uncompiled
+class TestOnAGpu:
+    @pytest.fixture(autouse=True)
+    def _needs_a_gpu(self):
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+    @pytest.mark.parametrize(("integrator", "mode"), MODES_ON_GPU)
+    @pytest.mark.parametrize(("num_steps", "share_weights", "size"), SIZES_ON_GPU)
+    def test_errors_are_those_of_bfloat16(
+        self, integrator, mode, num_steps, share_weights, size, calls
+    ):
+        block = block_of(
+            integrator, mode, channels=32, num_steps=num_steps, share_weights=share_weights
+        )
+        features = features_of(*size, channels=32).cuda()
+        assert_as_near_as_plain_bfloat16(block.cuda(), features, calls)
+
+    @reversing
+    @pytest.mark.parametrize("channels", [16, 32, 64, 112])
+    @pytest.mark.parametrize("share_weights", [False, True])
+    def test_exact_has_the_bits_of_stored_on_the_grid(self, integrator, channels, share_weights):
+        assert_exact_equals_stored_on_the_grid(
+            integrator,
+            features_of(17, (9, 16), channels=channels).cuda(),
+            # Segments sum the gradients of shared weights in another order.
+            modes=["stored"] if share_weights else ["stored", "checkpointed"],
+            num_steps=5,
+            channels=channels,
+            share_weights=share_weights,
+        )
+
+    @pytest.mark.parametrize("integrator", [Verlet(), Leapfrog()])
+    def test_exact_steps_are_undone_to_the_last_bit(self, integrator):
+        assert_states_return(integrator, features_of(33, (15, 17)).cuda(), 7)
+
+    @pytest.mark.parametrize(("integrator", "mode"), MODES_ON_GPU)
+    def test_the_same_bits_every_time(self, integrator, mode):
+        block, features = block_of(integrator, mode).cuda(), features_of(9, (16, 16)).cuda()
+        expected = by_kernels(outputs_and_gradients, block, features)
+        assert_same(by_kernels(outputs_and_gradients, block, features), expected)
+
+    def test_leaving_the_grid_is_noticed(self):
+        block, features = block_of("leapfrog", "exact").cuda(), features_of().cuda()
+        with pytest.raises(DivergedError, match="left the range of exact reversal"):
+            by_kernels(block, 1e4 * features)
