@@ -18,7 +18,7 @@ from pdecnn.learning.checkpoint import FILES
 from pdecnn.networks.pretrained import deserialize, serialize
 from pdecnn.runs import runs as directories
 from pdecnn.runs.evaluation import read_weights
-from pdecnn.runs.leveling import coarsen_run
+from pdecnn.runs.leveling import coarsen
 from pdecnn.runs.runs import Run, newest_folder
 from tests.runs import Killed, Recorder, call, fingerprint, small_config
 
@@ -112,7 +112,7 @@ def test_the_recipe_of_a_run_is_no_path_for_coarsen(whole, tmp_path, monkeypatch
     values = json.loads((copy / "config.json").read_bytes())
     write_json(copy / "config.json", values | {"recipe": "../../dir/x"})
     with pytest.raises(CheckpointError, match="recipe must be a plain name"):
-        coarsen_run(copy, space=2)
+        coarsen(copy, space=2)
     assert os.listdir(tmp_path) == ["copy"]
 
 
@@ -137,12 +137,12 @@ def test_a_killed_coarsening_can_be_repeated(whole, tmp_path, monkeypatch):
             for name in functions:
                 dying.setattr(os, name, mortal(getattr(os, name)))
             try:
-                coarsen_run(whole, space=2, output=output)
+                coarsen(whole, space=2, output=output)
                 finished = True
             except Killed:
                 pass
         with suppress(ConfigError):  # it was whole when it was killed
-            coarsen_run(whole, space=2, output=output)
+            coarsen(whole, space=2, output=output)
         assert read_weights(Run(output)).num_weights == pdecnn.load(whole.folder).num_weights
         if finished:
             break
