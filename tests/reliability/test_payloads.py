@@ -23,9 +23,9 @@ from pdecnn.learning.checkpoint import FILES
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.reports.bench import write_bench
 from pdecnn.reports.paper_results import read_result
+from pdecnn.runs.config import read_settings
 from pdecnn.runs.queue import is_complete
 from pdecnn.runs.runs import Run
-from pdecnn.runs.settings import read_settings
 from tests.image_folders import write_folder
 from tests.published_data import write_archive, write_version
 from tests.runs import Killed, Recorder, call, small_config, small_options

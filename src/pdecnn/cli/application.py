@@ -29,7 +29,7 @@ from pdecnn.errors import (
     RankError,
     TooLargeError,
 )
-from pdecnn.runs.signals import Interrupted
+from pdecnn.runs.environment import Interrupted
 
 EXIT_CODES: dict[type[Exception], int] = {
     ConfigError: 2,

@@ -40,7 +40,7 @@ def split_names(option: str, texts: list[str] | None) -> list[str]:
 
 def parse_assignments(texts: list[str] | None) -> dict[str, Any]:
     """The settings that `--set` names."""
-    from pdecnn.runs.settings import parse_assignment
+    from pdecnn.runs.config import parse_assignment
 
     return dict(parse_assignment(text) for text in texts or [])
 

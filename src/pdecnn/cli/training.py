@@ -66,8 +66,7 @@ def train(
     del debug
     from pdecnn import runs
     from pdecnn.learning.distributed import joined_ranks
-    from pdecnn.runs.environment import resolve_device
-    from pdecnn.runs.queue import QUEUED, end_with_input
+    from pdecnn.runs.environment import QUEUED, end_with_input, resolve_device
 
     is_queued = QUEUED in os.environ
     if is_queued:

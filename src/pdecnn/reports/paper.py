@@ -21,8 +21,7 @@ from pdecnn.reports.paper_results import (
     to_markdown,
 )
 from pdecnn.reports.recorded import TIES, device_name
-from pdecnn.runs.narrowing import count_weights
-from pdecnn.runs.paper import NARROW, TARGETS, Experiment, Plan, make_plan
+from pdecnn.runs.paper import NARROW, TARGETS, Experiment, Plan, count_weights, make_plan
 from pdecnn.runs.queue import run_queue
 
 log = logging.getLogger(__name__)

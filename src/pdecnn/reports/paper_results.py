@@ -23,8 +23,7 @@ from pdecnn.reports.recorded import (
     read_summary,
 )
 from pdecnn.runs.config import RunConfig
-from pdecnn.runs.paper import NARROW, TITLES, Experiment, Plan
-from pdecnn.runs.published import PUBLISHED, Published
+from pdecnn.runs.paper import NARROW, PUBLISHED, TITLES, Experiment, Plan, Published
 from pdecnn.runs.queue import CONDITIONS, is_complete, read_training_evaluation
 from pdecnn.runs.runs import ENVIRONMENT, METRICS, PREDICTIONS, Run
 from pdecnn.runs.training import check_settings

@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from pdecnn.data.registry import find_dataset
 from pdecnn.errors import ConfigError, DataError, unknown_name
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.network import Network
 from pdecnn.networks.registry import model_config
 from pdecnn.runs.config import DataConfig, RunConfig
-from pdecnn.runs.narrowing import count_weights, narrowed
 from pdecnn.runs.recipes import recipe
 
 TITLES = {"stl10": "STL-10", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -243,3 +247,57 @@ def _base(dynamics: str, dataset: str, quick: bool) -> RunConfig:
         data=DataConfig(name="digits", flip=False, padding=0.0),
         training=replace(config.training, **QUICK_TRAINING),
     )
+
+
+# ------------------------------------------------------------------ networks of one size
+
+_FINEST = 1000  # parts of a width, so that each width is rounded on its own
+
+
+@cache
+def count_weights(config: NetworkConfig) -> int:
+    """The number of trainable weights, without drawing any."""
+    with torch.device("meta"):
+        return Network(config).num_weights
+
+
+def narrowed(config: NetworkConfig, num_weights: int) -> NetworkConfig:
+    """The network with fewer channels, in proportion, that comes nearest to a weight count."""
+    low, high = 1, _FINEST
+    while high - low > 1:
+        middle = (low + high) // 2
+        if count_weights(_scaled(config, middle)) <= num_weights:
+            low = middle
+        else:
+            high = middle
+    candidates = (_scaled(config, low), _scaled(config, high))
+    return min(candidates, key=lambda candidate: abs(count_weights(candidate) - num_weights))
+
+
+def _scaled(config: NetworkConfig, parts: int) -> NetworkConfig:
+    widths = tuple(max(1, round(width * parts / _FINEST)) for width in config.channels)
+    return replace(config, channels=widths)
+
+
+# ------------------------------------------------------------------ Table 1 as printed
+
+
+class Published(NamedTuple):
+    """An entry of the paper's Table 1."""
+
+    num_weights: int
+    test_accuracy: float
+    test_loss: float
+
+
+PUBLISHED: dict[tuple[str, str], Published] = {
+    ("parabolic", "stl10"): Published(618_554, 0.770, 0.711),
+    ("hamiltonian", "stl10"): Published(324_794, 0.783, 0.789),
+    ("second_order", "stl10"): Published(618_554, 0.743, 0.810),
+    ("parabolic", "cifar10"): Published(502_570, 0.885, 0.333),
+    ("hamiltonian", "cifar10"): Published(264_106, 0.893, 0.349),
+    ("second_order", "cifar10"): Published(502_570, 0.892, 0.333),
+    ("parabolic", "cifar100"): Published(652_484, 0.648, 1.234),
+    ("hamiltonian", "cifar100"): Published(362_180, 0.649, 1.237),
+    ("second_order", "cifar100"): Published(652_484, 0.654, 1.232),
+}

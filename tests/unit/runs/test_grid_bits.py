@@ -11,7 +11,7 @@ from pdecnn.learning.checkpoint import FILES
 from pdecnn.pde import Grid
 from pdecnn.runs.config import differing_keys, run_config_from_dict
 from pdecnn.runs.leveling import refine
-from pdecnn.runs.resolution import resolve_run
+from pdecnn.runs.recipes import resolve_run
 from tests.runs import Killed, Recorder, fingerprint, small_config, small_options
 
 EXACT = {

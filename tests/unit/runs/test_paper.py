@@ -8,9 +8,15 @@ import pytest
 import pdecnn
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.runs import paper
-from pdecnn.runs.narrowing import count_weights, narrowed
-from pdecnn.runs.paper import NARROW, TITLES, Experiment, make_plan
-from pdecnn.runs.published import PUBLISHED
+from pdecnn.runs.paper import (
+    NARROW,
+    PUBLISHED,
+    TITLES,
+    Experiment,
+    count_weights,
+    make_plan,
+    narrowed,
+)
 
 
 @pytest.fixture

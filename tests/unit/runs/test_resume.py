@@ -12,8 +12,8 @@ from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.files import write_json, write_manifest
 from pdecnn.learning import evaluate_network
 from pdecnn.learning.checkpoint import FILES
-from pdecnn.runs import tensorboard
-from pdecnn.runs.resolution import resolve_run
+from pdecnn.runs import training
+from pdecnn.runs.recipes import resolve_run
 from tests.runs import (
     SOPHISTICATED,
     Killed,
@@ -134,7 +134,7 @@ TINY = {
 def tiny(tmp_path_factory):
     """The undisturbed tiny run and how often it changes files."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+        monkeypatch.setattr(training, "find_spec", lambda name: None)
         folder = tmp_path_factory.mktemp("tiny") / "run"
         pdecnn.train(small_config(**TINY), output=folder.with_name("warm-up"))
         life = Mortal(monkeypatch, deadline=10**9)
@@ -143,7 +143,7 @@ def tiny(tmp_path_factory):
 
 
 def check_death_at(deadline, expected, folder, monkeypatch):
-    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    monkeypatch.setattr(training, "find_spec", lambda name: None)
     with monkeypatch.context() as dying:
         Mortal(dying, deadline)
         with pytest.raises(Killed):
