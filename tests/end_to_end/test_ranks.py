@@ -65,7 +65,7 @@ def test_two_ranks_report_what_one_does(trained, tmp_path):
     for found, expected in zip(*(map(json.loads, own) for own in lines), strict=True):
         assert found.pop("reversal_error") is expected.pop("reversal_error") is None
         assert found.pop("nonfinite_batches") == expected.pop("nonfinite_batches") == []
-        assert found == pytest.approx(expected, rel=1e-5)
+        assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_going_on_with_another_number_of_ranks_is_said(tmp_path):

@@ -122,6 +122,7 @@ def test_damaged_runs_are_reported_and_do_not_stop_the_queue(trained):
     assert is_complete(trained / "heat")
 
 
+@pytest.mark.slow
 def test_a_run_stopped_by_its_time_limit_is_not_done(tmp_path):
     limit = TINY | {"training__epochs": 2, "training__time_limit_seconds": 1e-6}
     runs = {"heat": small_config("parabolic_digits", **limit)}
