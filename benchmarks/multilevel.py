@@ -34,12 +34,11 @@ from torch.nn import functional
 
 import pdecnn
 from benchmarks.multilevel_page import write_multilevel
-from pdecnn.data.cifar import CIFAR10, read_cifar10
 from pdecnn.data.image_set import ImageSet
+from pdecnn.data.published import CIFAR10, read_cifar10
 from pdecnn.data.registry import find_dataset
 from pdecnn.learning.metrics import Evaluation, evaluate_network
-from pdecnn.networks.level_transfer import INTERPOLATIONS
-from pdecnn.networks.multilevel import coarsen_in_space, refine_in_time
+from pdecnn.networks.multilevel import INTERPOLATIONS, coarsen_in_space, refine_in_time
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import average_pool
 from pdecnn.runs.config import RunConfig, parse_assignment

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.multilevel_figure import draw_courses
 from pdecnn.errors import ConfigError
 from pdecnn.files import write_all, write_json
-from pdecnn.networks.level_transfer import INTERPOLATIONS
+from pdecnn.networks.multilevel import INTERPOLATIONS
 from pdecnn.reports import style
 from pdecnn.reports.recorded import TIES, measured_on
 

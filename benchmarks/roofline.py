@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pdecnn.learning.work import Work
+from benchmarks.work import Work
 from pdecnn.runs.timing import Timing, time_in_turn
 
 # More than one set of operands, so that a cache does not answer for the memory.

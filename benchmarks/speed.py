@@ -24,10 +24,10 @@ from benchmarks.plain_training import PlainTraining
 from benchmarks.resnets import CifarResNet
 from benchmarks.roofline import Ceilings, Roofline
 from benchmarks.speed_page import TABLES
+from benchmarks.work import Work, count_work
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.learning.memory import free_memory
 from pdecnn.learning.trainer import Trainer
-from pdecnn.learning.work import Work, count_work
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.registry import DYNAMICS, model_config
 from pdecnn.reports.bench import check_output, print_bench, write_bench

@@ -16,16 +16,17 @@ from safetensors.numpy import save
 
 import pdecnn
 from pdecnn.data.arrays import array_form, read_arrays
-from pdecnn.data.cifar import (
+from pdecnn.data.images import read_image_folder
+from pdecnn.data.published import (
     CIFAR10,
     CIFAR10_PYTHON,
     CIFAR100,
     CIFAR100_PYTHON,
+    STL10,
     read_cifar10,
     read_cifar100,
+    read_stl10,
 )
-from pdecnn.data.image_folder import read_image_folder
-from pdecnn.data.stl10 import STL10, read_stl10
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.files import MANIFEST
 from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from pdecnn.errors import DivergedError
 from pdecnn.pde import AbstractLayer, AbstractReversibleIntegrator
-from pdecnn.pde.facts import HEAT, Component
+from pdecnn.pde.facts import HEAT, Component, StabilityRule
 from pdecnn.pde.integrators import evaluate
-from pdecnn.pde.stability_rules import StabilityRule
 
 
 def _explicit_growth(z: complex) -> float:

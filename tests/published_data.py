@@ -6,8 +6,7 @@ import tarfile
 
 import numpy as np
 
-from pdecnn.data.cifar import CIFAR10, CIFAR10_PYTHON, CIFAR100, CIFAR100_PYTHON
-from pdecnn.data.stl10 import STL10
+from pdecnn.data.published import CIFAR10, CIFAR10_PYTHON, CIFAR100, CIFAR100_PYTHON, STL10
 
 VERSIONS = (CIFAR10, CIFAR10_PYTHON, CIFAR100, CIFAR100_PYTHON, STL10)
 NUM_RECORDS = 20

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pdecnn
-from pdecnn.data.cifar import CIFAR10
+from pdecnn.data.published import CIFAR10
 from pdecnn.learning import evaluate_network
 from pdecnn.networks import refine_in_time
 from pdecnn.runs.preparation import read_splits

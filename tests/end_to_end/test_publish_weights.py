@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data.cifar import CIFAR10
+from pdecnn.data.published import CIFAR10
 from pdecnn.files import write_json
 from pdecnn.networks import registry
 from pdecnn.runs.recipes import resolve_run

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pdecnn.data.cifar import CIFAR10, CIFAR100
+from pdecnn.data.published import CIFAR10, CIFAR100
 from tests.runs import call, command, fingerprint, finish, modification_times, start
 from tests.unit.data import test_cifar, test_stl10
 

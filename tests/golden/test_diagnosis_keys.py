@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data.digits import read_digits
+from pdecnn.data.registry import read_digits
 from pdecnn.diagnostics import (
     diagnose_network,
     measure_corruptions,

@@ -102,8 +102,16 @@ SHAPES = {
 
 @every_reversible
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "strided", "expanded"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [
+        ("contiguous", torch.float32),
+        ("channels_last", torch.float32),
+        ("strided", torch.float64),
+        ("expanded", torch.float32),
+    ],
+    ids=str,
+)
 def test_bit_identical_whatever_the_shape_and_layout(integrator, shape, layout, dtype):
     features = make_features(channels=6, dtype=dtype, **shape)
     dimension = shape["dimension"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data.digits import read_digits
+from pdecnn.data.registry import read_digits
 from pdecnn.learning import Objective, ObjectiveConfig
 
 STEPS = 2.0 ** -np.arange(2, 12)

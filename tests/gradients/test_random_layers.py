@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrizations
 
 from pdecnn.errors import ConfigError
@@ -36,7 +37,26 @@ def drop_by_activation(layer):
     )
 
 
-@pytest.mark.parametrize("make_random", [drop_in_normalization, drop_by_hook, drop_by_activation])
+def drop_by_own_forward(layer):
+    plain = layer.forward
+    layer.forward = lambda features: functional.dropout(plain(features), 0.5)
+
+
+def drop_by_own_convolution(layer):
+    plain = layer.convolution.forward
+    layer.convolution.forward = lambda features: functional.dropout(plain(features), 0.5)
+
+
+@pytest.mark.parametrize(
+    "make_random",
+    [
+        drop_in_normalization,
+        drop_by_hook,
+        drop_by_activation,
+        drop_by_own_forward,
+        drop_by_own_convolution,
+    ],
+)
 def test_checkpointed_equals_stored_with_chance_inside_our_own_layers(make_random):
     found = []
     for backprop in ("stored", "checkpointed"):
@@ -123,6 +143,32 @@ def test_random_numbers_are_refused_where_states_are_computed_backwards(integrat
 
 
 @every_reversible
+@both_reversing_modes
+@pytest.mark.parametrize("make_random", [drop_by_own_forward, drop_by_own_convolution])
+def test_random_numbers_of_replaced_methods_are_refused(integrator, backprop, make_random):
+    block = make_block(integrator, num_steps=4, backprop=backprop)
+    for layer in block.layers:
+        make_random(layer)
+    with pytest.raises(ConfigError, match="random numbers were drawn while SymmetricLayer ran"):
+        block(make_features())
+
+
+@both_reversing_modes
+def test_random_numbers_of_hooks_on_all_modules_are_refused(backprop):
+    block = make_block("verlet", num_steps=4, backprop=backprop)
+    handle = register_module_forward_hook(
+        lambda module, _inputs, output: (
+            functional.dropout(output, 0.5) if module in list(block.layers) else None
+        )
+    )
+    try:
+        with pytest.raises(ConfigError, match="random numbers were drawn"):
+            block(make_features())
+    finally:
+        handle.remove()
+
+
+@every_reversible
 @global_chance
 def test_random_numbers_are_refused_on_the_way_back(integrator, keep):
     block = block_of(keep, integrator)
@@ -203,8 +249,16 @@ def grouped(channels):
 
 @every_reversible
 @pytest.mark.parametrize("make_layer", [weight_normalised, grouped])
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "strided", "negative zeros"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [
+        ("contiguous", torch.float64),
+        ("channels_last", torch.float32),
+        ("strided", torch.float32),
+        ("negative zeros", torch.float32),
+    ],
+    ids=str,
+)
 def test_exact_trusts_layers_of_ones_own_that_compute_the_same_twice(
     integrator, make_layer, layout, dtype
 ):

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data.cifar import CIFAR10, CIFAR10_PYTHON, CIFAR100_PYTHON
-from pdecnn.data.image_file import read_image
+from pdecnn.data.images import read_image
+from pdecnn.data.published import CIFAR10, CIFAR10_PYTHON, CIFAR100_PYTHON, STL10
 from pdecnn.data.registry import own_form, read_dataset
-from pdecnn.data.stl10 import STL10
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.files import write_manifest
 from pdecnn.learning.checkpoint import FILES

@@ -149,11 +149,17 @@ def test_a_killed_coarsening_can_be_repeated(whole, tmp_path, monkeypatch):
     assert deadline > 15
 
 
-def test_a_rate_beyond_all_numbers_leaves_no_checkpoint_of_infinities(tmp_path):
-    # One batch an epoch: the step itself is finite, what it leaves is not.
-    settings = {"training__batch_size": 50, "training__learning_rates": [1e39] * 3}
+def test_weights_that_left_the_numbers_are_not_saved(tmp_path):
+    """As a rate of 1e39 made them, one batch an epoch: the step itself was finite."""
+
+    def spoil(progress):
+        with torch.no_grad():
+            recorder.trainer.network.classifier.bias[0] = float("inf")
+
+    settings = {"training__batch_size": 50, "training__epochs": 3}
+    recorder = Recorder(on_step=spoil)
     with pytest.raises(DivergedError, match="is not finite any more, and is not saved"):
-        pdecnn.train(small_config(**TINY, **settings), output=tmp_path / "run")
+        pdecnn.train(small_config(**TINY, **settings), output=tmp_path / "run", listener=recorder)
     assert Run(tmp_path / "run").checkpoints == []
 
 
@@ -245,11 +251,14 @@ def test_stdout_on_a_full_disk_ends_no_training_but_fails_a_result(tmp_path):
     assert done.stderr == "pdecnn: No space left on device; make room, or write elsewhere\n"
 
 
-def test_numbers_beyond_float32_are_refused(tmp_path, capsys, monkeypatch):
-    options = ["train", "--output", tmp_path / "run"]
-    done = call(capsys, monkeypatch, *options, "--set", "network.step_size=1e39")
+@pytest.mark.parametrize(
+    "setting", ["network.step_size=1e39", "training.learning_rates=[1e39, 1e39, 1e39]"]
+)
+def test_numbers_beyond_float32_are_refused(setting, tmp_path, capsys, monkeypatch):
+    done = call(capsys, monkeypatch, "train", "--output", tmp_path / "run", "--set", setting)
     assert done.code == 2
-    assert done.stderr == "pdecnn: step_size must be at most 3.4e+38, found 1e+39\n"
+    assert "found 1e+39" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 

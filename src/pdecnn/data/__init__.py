@@ -1,18 +1,24 @@
 """Readers, splits, batches and augmentation of images (Section 5)."""
 
 from pdecnn.data.arrays import read_arrays
-from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.batches import epoch_order, evaluation_batches, training_batches
-from pdecnn.data.cifar import read_cifar10, read_cifar100
-from pdecnn.data.digits import read_digits
-from pdecnn.data.image_file import read_image
-from pdecnn.data.image_folder import read_image_folder
-from pdecnn.data.image_set import DataSet, ImageSet
-from pdecnn.data.random_numbers import cpu_generator, random_bits, stable_seed, uniform_integers
-from pdecnn.data.registry import DATASETS, find_dataset, needs_folder, read_dataset
-from pdecnn.data.split import balanced_fraction, balanced_split
-from pdecnn.data.stl10 import read_stl10
-from pdecnn.data.stored_images import StoredImages
+from pdecnn.data.augmentation import (
+    Augmentation,
+    cpu_generator,
+    random_bits,
+    stable_seed,
+    uniform_integers,
+)
+from pdecnn.data.image_set import DataSet, ImageSet, StoredImages
+from pdecnn.data.images import read_image, read_image_folder
+from pdecnn.data.published import read_cifar10, read_cifar100, read_stl10
+from pdecnn.data.registry import DATASETS, find_dataset, needs_folder, read_dataset, read_digits
+from pdecnn.data.split import (
+    balanced_fraction,
+    balanced_split,
+    epoch_order,
+    evaluation_batches,
+    training_batches,
+)
 
 __all__ = [
     "DATASETS",

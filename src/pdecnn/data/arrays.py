@@ -1,17 +1,224 @@
 """Signals, images and volumes of one's own as arrays `x` with whole numbers `y` for labels."""
 
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
-from pdecnn.data.array_files import Array, ArrayFiles, FileArray
-from pdecnn.data.image_set import DataSet, ImageSet
+from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages
 from pdecnn.data.split import hold_out_test
-from pdecnn.data.stored_images import LARGEST_IN_MEMORY, StoredImages
 from pdecnn.errors import DataError
+
+Array = npt.NDArray[Any]
+Source = Path | str | Mapping[str, Any]
+"""Where arrays are: a file, a folder, or the arrays themselves by name."""
+KINDS = ".npz, .safetensors or a folder of .npy files"
+
+
+class ArrayFiles:
+    """The arrays of a file or folder by name; those of a folder stay on the disk."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        if not place.exists():
+            raise DataError(f"{place}: no such file or folder; pass {KINDS}")
+        self.is_folder = place.is_dir()
+        is_known = place.is_file() and place.suffix in (".npz", ".safetensors")
+        if not self.is_folder and not is_known:
+            raise DataError(f"{place}: is none of the kinds that are read; pass {KINDS}")
+        with self._reading(place):
+            self.names = self._find_names()
+            if not self.is_folder:
+                self._check_size()
+
+    def path(self, name: str) -> str:
+        """How an error calls an array."""
+        return str(self.place / f"{name}.npy") if self.is_folder else f"{self.place}: array {name}"
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array, from its header alone."""
+        with self._reading(self.place):
+            if self.place.suffix == ".safetensors" and not self.is_folder:
+                with safe_open(self.place, framework="np") as file:
+                    return tuple(file.get_slice(name).get_shape())
+            with self._stream(name) as (stream, size):
+                return _header(stream, size)[0]
+
+    def read(self, name: str) -> Array:
+        """The array of that name, which must be there."""
+        with self._reading(self.place):
+            if self.place.suffix == ".safetensors" and not self.is_folder:
+                with safe_open(self.place, framework="pt") as file:
+                    return _to_numpy(file.get_tensor(name))
+            with self._stream(name) as (stream, size):
+                _header(stream, size)
+            with self._stream(name) as (stream, _):
+                array: Array = np.lib.format.read_array(stream, allow_pickle=False)
+                return array
+
+    def rows(self, name: str) -> "Array | Rows":
+        """The array of that name; that of a folder stays on the disk if it is stored by rows."""
+        with self._reading(self.place):
+            if self.is_folder:
+                with self._stream(name) as (stream, size):
+                    shape, by_columns, dtype = _header(stream, size)
+                    if not by_columns and shape:
+                        return Rows(self.place / f"{name}.npy", shape, dtype, stream.tell())
+        return self.read(name)
+
+    @contextmanager
+    def _stream(self, name: str) -> Iterator[tuple[IO[bytes], int]]:
+        """The .npy file of an array, in a folder or a .npz archive, with its size."""
+        if self.is_folder:
+            path = self.place / f"{name}.npy"
+            with path.open("rb") as stream:
+                yield stream, path.stat().st_size
+        else:
+            with zipfile.ZipFile(self.place) as archive, archive.open(f"{name}.npy") as stream:
+                yield stream, archive.getinfo(f"{name}.npy").file_size
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """What `class_names.txt` of a folder, or the texts in the array `class_names` say."""
+        path = self.place / "class_names.txt"
+        if self.is_folder and path.is_file():
+            with self._reading(path):
+                lines = path.read_text(encoding="utf-8").splitlines()
+            return tuple(line.strip() for line in lines if line.strip())
+        if "class_names" not in self.names:
+            return None
+        names = self.read("class_names")
+        if names.ndim != 1 or names.dtype.kind != "U":
+            raise DataError(f"{self.path('class_names')} must be a list of texts")
+        return tuple(names.tolist())
+
+    def _find_names(self) -> set[str]:
+        if self.is_folder:
+            return {path.stem for path in self.place.glob("*.npy") if path.is_file()}
+        if self.place.suffix == ".safetensors":
+            with safe_open(self.place, framework="np") as file:
+                return set(file.keys())
+        with zipfile.ZipFile(self.place) as archive:
+            members = archive.namelist()
+        return {name.removesuffix(".npy") for name in members if name.endswith(".npy")}
+
+    def _check_size(self) -> None:
+        """Refuse what would not fit in memory before any of it is unpacked."""
+        size = self.place.stat().st_size
+        if self.place.suffix == ".npz":
+            with zipfile.ZipFile(self.place) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+        if size > LARGEST_IN_MEMORY:
+            raise DataError(
+                f"{self.place}: unpacks to {size:,} bytes, more than {LARGEST_IN_MEMORY:,}; save "
+                f"each array as a .npy file in one folder, from which it can be read bit by bit"
+            )
+
+    @contextmanager
+    def _reading(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except DataError:
+            raise
+        # On a damaged file the readers raise nearly anything, NotImplementedError included.
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(
+                f"{path}: cannot be read as arrays ({reason}); save it again, without objects"
+            ) from error
+
+
+class HeldArrays(ArrayFiles):
+    """Tensors or numpy arrays of a program, by name, in the place of files."""
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self.place, self.is_folder = Path("the arrays given"), False
+        self._names = arrays.get("class_names")
+        self.arrays = {
+            name: _to_numpy(torch.as_tensor(values).detach().cpu())
+            for name, values in arrays.items()
+            if name != "class_names"
+        }
+        self.names = set(self.arrays)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of an array."""
+        return self.arrays[name].shape
+
+    def read(self, name: str) -> Array:
+        """The array of that name, which must be there."""
+        return self.arrays[name]
+
+    def class_names(self) -> tuple[str, ...] | None:
+        """What was given as `class_names`."""
+        return None if self._names is None else tuple(map(str, self._names))
+
+
+def _to_numpy(tensor: Tensor) -> Array:
+    """The tensor as an array; as float32 where numpy has no such numbers, bfloat16 for one."""
+    try:
+        array: Array = tensor.numpy()
+    except TypeError:
+        array = tensor.float().numpy()
+    return array
+
+
+def _header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    """Shape, order and dtype of the .npy file, which must be as long as they say.
+
+    Numpy would take the memory that a header asks for before it reads on.
+    """
+    version = np.lib.format.read_magic(stream)
+    begin = stream.tell()
+    width = 2 if version == (1, 0) else 4
+    length = int.from_bytes(stream.read(width), "little")
+    if length > size:
+        raise ValueError("it is shorter than its header says")
+    stream.seek(begin)
+    read = np.lib.format.read_array_header_1_0
+    shape, by_columns, dtype = (
+        read(stream) if width == 2 else np.lib.format.read_array_header_2_0(stream)
+    )
+    if dtype.hasobject:
+        raise ValueError("it holds objects")
+    if prod(shape) * dtype.itemsize > size:
+        raise ValueError("it is shorter than its header says")
+    return shape, by_columns, dtype
+
+
+class Rows:
+    """An array of a .npy file that is read row by row: a file that shrinks is an error in words."""
+
+    def __init__(
+        self, path: Path, shape: tuple[int, ...], dtype: np.dtype[np.generic], offset: int
+    ) -> None:
+        self.path, self.shape, self.dtype, self.offset = path, shape, dtype, offset
+        self.nbytes = prod(shape) * dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, where: int | slice) -> Array:
+        rows = range(len(self))[where]
+        first, number = (rows, 1) if isinstance(rows, int) else (rows.start, len(rows))
+        width = self.nbytes // len(self)
+        with self.path.open("rb") as stream:
+            stream.seek(self.offset + first * width)
+            content = stream.read(number * width)
+        if len(content) < number * width:
+            raise DataError(
+                f"{self.path}: has become shorter than its header says; restore it, then go on"
+            )
+        array = np.frombuffer(content, self.dtype).reshape(number, *self.shape[1:])
+        return array[0] if isinstance(rows, int) else array
+
 
 _PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 _AT_A_TIME = 1024
@@ -27,26 +234,28 @@ class ArrayForm(NamedTuple):
     """1 for signals, 2 for images, 3 for volumes."""
 
 
-def array_form(place: Path | str) -> ArrayForm:
+def array_form(place: Source) -> ArrayForm:
     """The channels, classes and dimension of the arrays there, without reading them all."""
-    files = ArrayFiles(Path(place))
+    files = _files(place)
     parts = _find_parts(files)
     x = next(iter(parts.values()))[0]
     _, channels, *spatial = _with_channels(files.shape(x), files.path(x))
     return ArrayForm(channels, len(_class_names(files)), len(spatial))
 
 
-def read_arrays(place: Path | str, *, stream: bool | None = None) -> DataSet:
+def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:
     """The arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, ... of a file or folder.
+
+    Instead of a place, the tensors or numpy arrays themselves may be given by these names.
 
     `x` has the axes (n, channels, *spatial), or (n, length) for signals of one channel: bytes
     are pixels 0 to 255, all other numbers become float32. A test part that is missing is held
     out of the training part, alike in every run. With `stream` arrays of a folder stay on the
     disk; None: if they exceed `LARGEST_IN_MEMORY`.
     """
-    files = ArrayFiles(Path(place))
+    files = _files(place)
     class_names = _class_names(files)
-    arrays = {part: (files.open(x), x, y) for part, (x, y) in _find_parts(files).items()}
+    arrays = {part: (files.rows(x), x, y) for part, (x, y) in _find_parts(files).items()}
     for array, x, _ in arrays.values():
         _with_channels(array.shape, files.path(x))
     if stream is None:
@@ -74,6 +283,10 @@ def read_arrays(place: Path | str, *, stream: bool | None = None) -> DataSet:
         kept, held_out = hold_out_test(train.labels)
         train, test = train.subset(kept), train.subset(held_out)
     return DataSet(name="arrays", train=train, test=test, validation=sets.get("validation"))
+
+
+def _files(place: Source) -> ArrayFiles:
+    return HeldArrays(place) if isinstance(place, Mapping) else ArrayFiles(Path(place))
 
 
 def _find_parts(files: ArrayFiles) -> dict[str, tuple[str, str]]:
@@ -153,7 +366,7 @@ def _with_channels(shape: tuple[int, ...], path: str) -> tuple[int, ...]:
     return (shape[0], 1, shape[1]) if len(shape) == 2 else shape
 
 
-def _images(array: Array | FileArray, path: str, stream: bool) -> Tensor | StoredImages:
+def _images(array: Array | Rows, path: str, stream: bool) -> Tensor | StoredImages:
     """The samples, checked to be finite."""
     shape = _with_channels(array.shape, path)
     if array.dtype.kind not in "uif":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from pdecnn.data.published_folder import PublishedFolder, is_archive
+from pdecnn.data.published import PublishedFolder, is_archive
 from pdecnn.data.registry import find_dataset, published_versions, read_dataset
 from pdecnn.errors import ConfigError, DataError
 

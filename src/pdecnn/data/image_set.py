@@ -1,12 +1,107 @@
 """Labelled images, in memory or on the disk: the examples (y_i, c_i) of Section 2."""
 
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pdecnn.data.stored_images import StoredImages
+from pdecnn.data.split import evaluation_batches
 from pdecnn.errors import DataError
+
+LARGEST_IN_MEMORY = 4 * 2**30
+"""Bytes; a larger set stays on the disk unless it is said otherwise."""
+BATCHES_AHEAD = 2
+_MOST_WORKERS = 16
+
+
+def num_workers() -> int:
+    """How many threads read images: one a core. What they read does not depend on it."""
+    return min(os.cpu_count() or 1, _MOST_WORKERS)
+
+
+class StoredImages:
+    """The images at some places of a source too large for memory.
+
+    Like a tensor it has a shape and a dtype and can be indexed, which reads the images; `read`
+    must give the same bits each time and be free to run in several threads.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], Tensor],
+        places: Tensor,
+        *,
+        image_shape: tuple[int, ...],
+        dtype: torch.dtype,
+    ) -> None:
+        self.read, self.places = read, places
+        self.shape = torch.Size((len(places), *image_shape))
+        self.dtype = dtype
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, where: slice | Tensor) -> Tensor:
+        return next(self.batches([where]))
+
+    def subset(self, indices: Tensor) -> "StoredImages":
+        """The images at these indices, still on the disk."""
+        places = self.places[indices.cpu()]
+        return StoredImages(self.read, places, image_shape=self.shape[1:], dtype=self.dtype)
+
+    def batches(
+        self, groups: Iterable[slice | Tensor], *, pin_memory: bool = False
+    ) -> Iterator[Tensor]:
+        """The images of each group in turn, read while the caller works on earlier ones.
+
+        In pinned memory a copy to a GPU does not wait.
+        """
+        workers = num_workers()
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="images")
+        waiting: deque[tuple[Tensor, list[Future[None]]]] = deque()
+        try:
+            for group in groups:
+                places = self.places[group].tolist()
+                batch = torch.empty(
+                    (len(places), *self.shape[1:]), dtype=self.dtype, pin_memory=pin_memory
+                )
+                parts = (
+                    slice(k * len(places) // workers, (k + 1) * len(places) // workers)
+                    for k in range(workers)
+                )
+                waiting.append(
+                    (batch, [pool.submit(self._fill, batch[p], places[p]) for p in parts])
+                )
+                if len(waiting) > BATCHES_AHEAD:
+                    yield _finished(*waiting.popleft())
+            while waiting:
+                yield _finished(*waiting.popleft())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _fill(self, batch: Tensor, places: list[int]) -> None:
+        for row, place in enumerate(places):
+            batch[row] = self.read(place)
+
+
+def _finished(batch: Tensor, parts: list[Future[None]]) -> Tensor:
+    for part in parts:
+        part.result()
+    return batch
+
+
+def image_batches(
+    images: Tensor | StoredImages, groups: Iterable[slice | Tensor]
+) -> Iterator[Tensor]:
+    """The images of each group in turn, wherever they are."""
+    if isinstance(images, StoredImages):
+        return images.batches(groups)
+    return (images[group] for group in groups)
+
 
 DTYPES = (torch.uint8, torch.float32)
 
@@ -120,3 +215,36 @@ class DataSet:
                         f"{self.name}: training and {kind} images must have the same {what}, "
                         f"found {getattr(self.train, what)} and {getattr(other, what)}"
                     )
+
+
+_AT_A_TIME = 1024
+
+
+def channel_statistics(image_set: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and population standard deviation per channel; bytes count as pixels in [0, 1].
+
+    Images are taken in portions of one size, so that the result has the same bits whether they
+    are in memory or on the disk.
+    """
+    portions = evaluation_batches(len(image_set), _AT_A_TIME)
+    mean = _mean(image_set, portions, torch.zeros(image_set.channels, dtype=torch.float64), 1)
+    variance = _mean(image_set, portions, mean, 2)
+    std = variance.sqrt()
+    if image_set.images.dtype == torch.uint8:
+        std = std.clamp(min=1 / 255)
+    else:  # numbers in units of their own: only what is constant is not scaled
+        std = torch.where(std > 0, std, 1.0)
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def _mean(image_set: ImageSet, portions: list[slice], centre: Tensor, power: int) -> Tensor:
+    total = torch.zeros(image_set.channels, dtype=torch.float64)
+    for images in image_batches(image_set.images, portions):
+        values = images.cpu().transpose(0, 1).flatten(1).double()
+        if images.dtype == torch.uint8:
+            values = values / 255
+        total += (values - centre[:, None]).pow(power).sum(1)
+    count = len(image_set)
+    for size in image_set.size:
+        count *= size
+    return total / count

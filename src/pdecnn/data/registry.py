@@ -1,18 +1,56 @@
 """The data sets a config can name: those of Section 5, the digits, and the user's own."""
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pdecnn.data.array_files import KINDS
-from pdecnn.data.arrays import ArrayForm, array_form, read_arrays
-from pdecnn.data.cifar import CIFAR10_VERSIONS, CIFAR100_VERSIONS, read_cifar10, read_cifar100
-from pdecnn.data.digits import read_digits
-from pdecnn.data.image_folder import image_classes, read_image_folder
-from pdecnn.data.image_set import DataSet
-from pdecnn.data.published_folder import PublishedFiles, PublishedFolder, find_version, is_archive
-from pdecnn.data.stl10 import STL10_VERSIONS, read_stl10
+import torch
+
+from pdecnn.data.arrays import KINDS, ArrayForm, Source, array_form, read_arrays
+from pdecnn.data.image_set import DataSet, ImageSet
+from pdecnn.data.images import image_classes, read_image_folder
+from pdecnn.data.published import (
+    CIFAR10_VERSIONS,
+    CIFAR100_VERSIONS,
+    STL10_VERSIONS,
+    PublishedFiles,
+    PublishedFolder,
+    find_version,
+    is_archive,
+    read_cifar10,
+    read_cifar100,
+    read_stl10,
+)
+from pdecnn.data.split import balanced_split
 from pdecnn.errors import DataError, unknown_name
+
+NUM_TEST_IMAGES = 360
+_LARGEST_PIXEL = 16
+# Part of the definition of this data set: another number is another test set.
+_SPLIT_SEED = 0
+
+
+def read_digits() -> DataSet:
+    """Grey images 8 x 8, 1,437 to train and 360 to test; the same split in every run.
+
+    scikit-learn's pixels 0 .. 16 become round(255 v / 16).
+    """
+    # Imported here because it takes longer than the rest of the package together.
+    from sklearn.datasets import load_digits
+
+    pixels, targets = load_digits(return_X_y=True)
+    values = torch.from_numpy(pixels).double() * 255 / _LARGEST_PIXEL
+    everything = ImageSet(
+        images=values.round().to(torch.uint8).view(-1, 1, 8, 8),
+        labels=torch.from_numpy(targets).long(),
+        class_names=tuple(str(digit) for digit in range(10)),
+    )
+    train, test = balanced_split(
+        everything.labels, NUM_TEST_IMAGES, seed=_SPLIT_SEED, purpose="digits test set"
+    )
+    return DataSet(name="digits", train=everything.subset(train), test=everything.subset(test))
+
 
 _BUILT_IN = {"digits": read_digits}
 _IN_FOLDER = {
@@ -38,7 +76,7 @@ def needs_folder(name: str) -> bool:
 
 def read_dataset(
     name: str,
-    folder: Path | str | None = None,
+    folder: Source | None = None,
     *,
     channels: int = 3,
     size: int | None = None,
@@ -53,19 +91,21 @@ def read_dataset(
         return _BUILT_IN[name]()
     if folder is None:
         raise DataError(_wanted(name))
+    if name == "arrays":
+        return read_arrays(folder, stream=stream)
+    if isinstance(folder, Mapping):
+        raise DataError(f"data set {name!r} is read from a folder; arrays are data.name=arrays")
     if name == "images":
         assert size is not None, "a DataConfig for images has a size"
         return read_image_folder(folder, channels=channels, size=size, stream=stream)
-    if name == "arrays":
-        return read_arrays(folder, stream=stream)
     return _IN_FOLDER[name][1](folder)
 
 
-def own_form(name: str, folder: Path | str | None, *, channels: int = 3) -> ArrayForm:
+def own_form(name: str, folder: Source | None, *, channels: int = 3) -> ArrayForm:
     """The channels, classes and dimension of data of one's own, without reading all of it."""
     if folder is None:
         raise DataError(_wanted(name))
-    if name == "images":
+    if name == "images" and not isinstance(folder, Mapping):
         return ArrayForm(channels, len(image_classes(folder)), 2)
     return array_form(folder)
 

@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from pdecnn.diagnostics.guarantees import departure
 from pdecnn.diagnostics.jacobians import plain_copy
-from pdecnn.diagnostics.unchanged import departure
 from pdecnn.pde.block import Block
 from pdecnn.pde.facts import declared
 from pdecnn.pde.integrators import Layers, State, evaluate

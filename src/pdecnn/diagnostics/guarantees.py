@@ -1,20 +1,22 @@
 """What is proved of a step, for all features: the assumptions of Theorem 1 and its step bound."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, prod, sqrt
 
 from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from pdecnn.diagnostics.jacobians import is_wave
 from pdecnn.diagnostics.spectra import DENSE_SIZE, convolution_norm_bound
-from pdecnn.diagnostics.unchanged import departure
-from pdecnn.pde.activations import BUILT_IN
+from pdecnn.pde.activations import BUILT_IN, Activation
 from pdecnn.pde.convolution import Convolution
-from pdecnn.pde.facts import declared
+from pdecnn.pde.facts import declared, is_deterministic
 from pdecnn.pde.integrators import AbstractIntegrator, Layers
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
+from pdecnn.pde.randomness import replaced_methods
 
 _PLAIN = (nn.Identity, ChannelAffine)
 
@@ -199,3 +201,53 @@ def _cocoercivity(layer: AbstractLayer, norm: float) -> float:
 def quotient(numerator: float, denominator: float) -> float:
     """The quotient, infinite over 0: without K every step is stable."""
     return inf if denominator == 0 else numerator / denominator
+
+
+def departure(module: nn.Module, *, with_parts: bool = True) -> str | None:
+    """How a module, or a part of it, departs from what its class computes; None: it does not.
+
+    Every part must be exactly of a class that declares itself `deterministic`, since a subclass
+    may compute anything; no forward
+    hook may be registered, not even one that only looks; no method may be replaced on the object.
+    Backward hooks, which change no features, are allowed, and so are parametrizations: weights
+    are read through them wherever they are used.
+    """
+    if _global_forward_hooks or _global_forward_pre_hooks:
+        return "a hook is registered for all modules"
+    for name, part in _parts(module) if with_parts else [("", module)]:
+        kind = type_before_parametrizations(part)
+        found = _attached([part]) if is_deterministic(kind) else f"is of class {kind.__name__}"
+        if found is None and with_parts and isinstance(part, AbstractLayer):
+            name, found = _joined(name, "activation"), _activation_departure(part.activation)
+        if found is not None:
+            return f"its {name} {found}" if name else f"it {found}"
+    return None
+
+
+def _parts(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The module and its children's parts, with their names; not what computes the weights."""
+    yield name, module
+    for child_name, child in module.named_children():
+        if not (child_name == "parametrizations" and is_parametrized(module)):
+            yield from _parts(child, _joined(name, child_name))
+
+
+def _activation_departure(activation: object) -> str | None:
+    """Its slopes are what is declared of it, whatever module computes it."""
+    if type(activation) is not Activation:
+        return f"is of class {type(activation).__name__}"
+    function = activation.function
+    return _attached(function.modules()) if isinstance(function, nn.Module) else None
+
+
+def _attached(modules: Iterable[nn.Module]) -> str | None:
+    for module in modules:
+        if module._forward_hooks or module._forward_pre_hooks:
+            return "has a hook"
+        for name in replaced_methods(module):
+            return f"has a method of its own, {name}"
+    return None
+
+
+def _joined(name: str, part: str) -> str:
+    return f"{name}.{part}" if name else part

@@ -12,6 +12,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.integrators import AbstractIntegrator, Layers, State, evaluate
+from pdecnn.pde.randomness import replaced_methods
 
 _DENSE_CHUNK = 64
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -148,7 +149,17 @@ def frozen_copy(module: _Module) -> _Module:
 
 
 def plain_copy(block: Block) -> Block:
-    """The block as `frozen_copy`, in mode 'stored' and without a grid."""
+    """The block as `frozen_copy`, in mode 'stored' and without a grid.
+
+    A method replaced on an object goes on computing with the original, in its dtype.
+    """
+    for name, part in block.layers.named_modules():
+        other = any(weight.dtype != torch.float64 for weight in part.parameters())
+        for method in replaced_methods(part) if other else ():
+            raise ConfigError(
+                f"layers.{name} has a method of its own, {method}, which a copy in float64 does "
+                f"not follow; write a class that defines it, or take block.double() first"
+            )
     plain = Block(
         deepcopy(block.layers),
         block.integrator,

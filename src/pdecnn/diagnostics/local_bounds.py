@@ -21,9 +21,8 @@ from pdecnn.diagnostics.jacobians import (
 )
 from pdecnn.diagnostics.spectra import DENSE_SIZE, finite, largest_eigenvalue, spectrum
 from pdecnn.errors import DivergedError
-from pdecnn.pde.facts import declared
+from pdecnn.pde.facts import StabilityRule, declared
 from pdecnn.pde.integrators import AbstractIntegrator, Layers, State
-from pdecnn.pde.stability_rules import StabilityRule
 
 # Eigenvalues nearer to an axis than this share of the largest one are taken to be on it.
 _ON_AXIS = 1e-7

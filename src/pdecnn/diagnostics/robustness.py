@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from pdecnn.checks import check_count, check_number
 from pdecnn.diagnostics.attacks import Classifier, PGDConfig, fgsm, pgd_iterates
 from pdecnn.diagnostics.inputs import evaluation_mode
-from pdecnn.errors import DataError, unknown_name
+from pdecnn.errors import DataError, DivergedError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
 
@@ -73,6 +73,7 @@ def measure_robustness(
     results = []
     with scores_of_pixels(classifier, preprocess) as scores:
         batches = list(in_batches(pixels, labels, batch_size, device=device_of(classifier)))
+        _refuse_nonfinite(scores, batches)
         clean = torch.cat([is_right(scores, *batch) for batch in batches])
         for norm in norms:
             for epsilon in epsilons:
@@ -122,6 +123,15 @@ def resists(
         ):
             robust &= is_right(scores, iterate, labels)
     return robust
+
+
+@torch.no_grad()
+def _refuse_nonfinite(scores: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    if not any(bool(scores(pixels).isfinite().all(1).any()) for pixels, _ in batches):
+        raise DivergedError(
+            "of no image are the class scores finite: the features leave the range of "
+            "floating-point numbers on their way; take other weights"
+        )
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.diagnostics.growth import PERTURBATIONS, Growth, measure_growth
-from pdecnn.diagnostics.guarantees import guaranteed_bound
+from pdecnn.diagnostics.guarantees import departure, guaranteed_bound
 from pdecnn.diagnostics.inputs import block_inputs
 from pdecnn.diagnostics.jacobians import (
     layer_jacobian,
@@ -25,7 +25,6 @@ from pdecnn.diagnostics.spectra import (
     largest_symmetric_eigenvalue,
     spectrum,
 )
-from pdecnn.diagnostics.unchanged import departure
 from pdecnn.diagnostics.verdict import (
     MissingNumber,
     StepStability,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pdecnn.diagnostics.growth import Growth
 from pdecnn.diagnostics.guarantees import (
     Assumption,
+    departure,
     is_linear,
     monotone_assumptions,
     scaled_convolution,
@@ -27,9 +28,8 @@ from pdecnn.diagnostics.spectra import (
     convolution_norm_bound,
     largest_eigenvalue,
 )
-from pdecnn.diagnostics.unchanged import departure
 from pdecnn.errors import DivergedError
-from pdecnn.networks.finiteness import nonfinite_weights
+from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.pde.block import Block
 from pdecnn.pde.facts import declared
 from pdecnn.pde.layers import AbstractLayer

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pdecnn.data.random_numbers import cpu_generator
+from pdecnn.data.augmentation import cpu_generator
 from pdecnn.diagnostics.energy import features_symbol
 from pdecnn.errors import ConfigError
 from pdecnn.explorer.frames import (

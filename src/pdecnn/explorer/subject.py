@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pdecnn.data.image_file import read_image_bytes
 from pdecnn.data.image_set import ImageSet
+from pdecnn.data.images import read_image_bytes
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.learning.metrics import check_fit
-from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.network import Network
+from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import create_model, list_models
 from pdecnn.runs.config import DataConfig
 from pdecnn.runs.environment import resolve_device

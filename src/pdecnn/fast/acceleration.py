@@ -64,16 +64,17 @@ def _attribute(module: nn.Module, name: str, value: object) -> Iterator[None]:
 
 
 def _padded(convolution: Convolution, features: Tensor) -> Tensor:
-    """K features on a GPU whose matrix units take channels by eights; an image has three."""
-    if not features.is_cuda:
-        return Convolution.forward(convolution, features)
+    if features.is_cuda:
+        return _convolve_padded(convolution, features)
+    return Convolution.forward(convolution, features)
+
+
+def _convolve_padded(convolution: Convolution, features: Tensor) -> Tensor:
+    """K features with zeros for channels: matrix units take them by eights, an image has three."""
     pad = (0, 0) * convolution.dimension + (0, -convolution.in_channels % _CHANNEL_GROUP)
     convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[convolution.dimension - 1]
-    return convolve(
-        functional.pad(features, pad),
-        functional.pad(convolution.stencil, pad),
-        padding=convolution.padding,
-    )
+    features, stencil = functional.pad(features, pad), functional.pad(convolution.stencil, pad)
+    return convolve(features, stencil, padding=convolution.padding)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,28 @@
-"""Functions on a GPU captured as graphs: launched as one, without Python in between."""
+"""The step and the validation of a training, captured as graphs where there is a GPU for it."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from pdecnn.data.augmentation import stable_seed
+from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DivergedError
-from pdecnn.fast.acceleration import accelerated, compiled_modules, fast_layout
-from pdecnn.learning.precision import compute_scores
+from pdecnn.fast.acceleration import accelerated, compile_function, compiled_modules, fast_layout
+from pdecnn.learning.metrics import compute_scores, evaluation_mode
+from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.network import Network
 from pdecnn.pde.grid import deferred_checks
+from pdecnn.pde.randomness import has_foreign_code
+
+log = logging.getLogger(__name__)
 
 _NUM_WARM_UPS = 2
+# Compiling what touches every weight by itself takes time that grows with their number.
+_MOST_COMPILED_WEIGHTS = 200
 
 
 @contextmanager
@@ -21,6 +31,24 @@ def compiled_network(network: Network, backend: str = "inductor") -> Iterator[No
     stages = [network.opening, *network.connectors, network.classifier]
     with compiled_modules(stages, backend), accelerated(network, backend):
         yield
+
+
+@contextmanager
+def compiled_step(step: TrainingStep, backend: str = "inductor") -> Iterator[None]:
+    """Within it the parts of a step run as compiled code, and blocks as fused kernels."""
+    # Dynamo cannot follow a hash of bytes; it depends on nothing but its arguments.
+    torch.compiler.assume_constant_result(stable_seed)  # type: ignore[no-untyped-call]
+    names = ["_prepare", "_measure"]
+    if len(step.weights) <= _MOST_COMPILED_WEIGHTS:
+        names += ["_regularization", "_apply"]
+    for name in names:  # an attribute of the instance hides the method
+        setattr(step, name, compile_function(getattr(step, name), backend))
+    try:
+        with compiled_network(step.network, backend):
+            yield
+    finally:
+        for name in names:
+            delattr(step, name)
 
 
 class CapturedFunction:
@@ -68,7 +96,6 @@ def capture(
     compiled: AbstractContextManager[None],
     *,
     name: str,
-    note: Callable[[str], None],
 ) -> CapturedFunction | None:
     """The function as a graph of compiled kernels; failing that of plain ones; else None.
 
@@ -86,7 +113,7 @@ def capture(
             raise
         except Exception as error:
             reason = str(error).strip().partition("\n")[0] or "no reason given"
-            note(f"the {name} {failure} ({type(error).__name__}: {reason})")
+            log.info(f"the {name} {failure} ({type(error).__name__}: {reason})")
     return None
 
 
@@ -131,3 +158,73 @@ class CapturedScores:
                 "network.step_size, a normalisation or network.backprop=checkpointed"
             )
         return self.scores[: len(self.images)]
+
+
+class TrainingGraphs:
+    """Captures a step and the scores of the validation images when first asked for them."""
+
+    def __init__(self, step: TrainingStep, *, validation: ImageSet) -> None:
+        self.step, self.validation = step, validation
+        self._launch: Callable[[], None] | None = None
+        self._score: Callable[[Callable[[], None]], Tensor] | None = None
+        self._tried_scores = False
+
+    @property
+    def captured(self) -> bool:
+        """Whether steps are replayed from a graph."""
+        return isinstance(self._launch, CapturedFunction)
+
+    def forget_step(self) -> None:
+        """Capture the next step anew: it computes something else."""
+        self._launch = None
+
+    def forget(self) -> None:
+        """Capture step and validation anew: the network computes otherwise."""
+        self._launch = self._score = None
+        self._tried_scores = False
+
+    def launch_step(self) -> None:
+        """Take the next step, by a graph where there is one."""
+        if self._launch is None:
+            self._launch = self._captured_step() or self.step
+        self._launch()
+
+    @property
+    def _wanted(self) -> bool:
+        step = self.step
+        return step.config.capture and step.sums.is_cuda and step.sum_ is None
+
+    def _captured_step(self) -> CapturedFunction | None:
+        """The step as a graph; None where there is no GPU, or it is not wanted or possible."""
+        step = self.step
+        if not self._wanted:
+            if step.config.capture and step.sums.is_cuda:
+                log.info("with several processes operators run one by one: no graph is captured")
+            return None
+        if has_foreign_code(step.network):
+            log.info("the network has hooks, which no graph would run: operators run one by one")
+            return None
+        return capture(step, step.state, compiled_step(step), name="training step")
+
+    def scores(self) -> Callable[[Callable[[], None]], Tensor] | None:
+        """How to score the validation images by a graph; None where that is not wanted."""
+        # Not: where steps are captured. A training resumed in its validation has taken none.
+        network, config, images = self.step.evaluated, self.step.config, self.validation.images
+        wanted = self._wanted and not has_foreign_code(network)
+        if wanted and not self._tried_scores and isinstance(images, Tensor):
+            self._tried_scores = True
+            scores = CapturedScores(
+                network,
+                images,
+                batch_size=min(config.evaluation_batch_size, len(self.validation)),
+                precision=config.precision,
+            )
+            with evaluation_mode(network):
+                launch = capture(
+                    scores.score_batch,
+                    [scores.begin],
+                    compiled_network(network),
+                    name="validation",
+                )
+            self._score = None if launch is None else partial(scores, launch)
+        return self._score

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic, sleep
 from traceback import clear_frames
@@ -15,7 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from pdecnn.data.image_set import StoredImages
+from pdecnn.data.split import evaluation_batches
 from pdecnn.errors import ConfigError, RankError
+from pdecnn.learning.metrics import Evaluation, class_scores
+from pdecnn.networks.network import Network
 
 if TYPE_CHECKING:  # a torch may be built without it
     from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]
@@ -105,6 +110,44 @@ class Ranks:
         if failures:  # one of them is enough to say it
             raise RankError(texts[failures[0]], told=True) from failure
         return cast(Result, result)
+
+    def scoring(
+        self,
+        network: Network,
+        images: Tensor | StoredImages,
+        *,
+        batch_size: int,
+        precision: str = "float32",
+    ) -> Callable[[Callable[[], None]], Tensor] | None:
+        """How all ranks together score images, as `evaluate_network` takes it; None: one alone."""
+        if self.size == 1:
+            return None
+        batches = evaluation_batches(len(images), batch_size)
+        own = batches[self.rank :: self.size]
+        how: dict[str, Any] = {"batch_size": batch_size, "precision": precision}
+
+        def score(poll: Callable[[], None]) -> Tensor:
+            weight = network.classifier.weight
+            dtype = torch.promote_types(weight.dtype, torch.float32)
+            scores = weight.new_zeros((len(images), network.num_classes), dtype=dtype)
+            if own:
+                rows = torch.cat([torch.arange(len(images))[batch] for batch in own])
+                scores[rows] = class_scores(network, images, poll=poll, batches=own, **how)
+            if len(own) < len(range(0, len(batches), self.size)):
+                poll()  # as often as the others
+            self.sum_(scores)  # one rank's scores and zeros: nothing is rounded
+            return scores
+
+        return score
+
+    def agreed(self, evaluation: Evaluation) -> Evaluation:
+        """The evaluation with the loss of rank 0.
+
+        Processors round sums differently, and ties of accuracy are settled by the loss.
+        """
+        if self.size == 1:
+            return evaluation
+        return replace(evaluation, loss=self.first(lambda: evaluation.loss))
 
     def _gather(self, text: str) -> list[str]:
         """The texts of all ranks."""

@@ -1,46 +1,24 @@
 """When a training looks at the gradients of reversible blocks, and what it does about them."""
 
+import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from pdecnn.checks import check_count, check_positive
-from pdecnn.errors import unknown_name
-from pdecnn.learning.distributed import ALONE, Ranks
-from pdecnn.learning.precision import autocast
+from pdecnn.learning.metrics import autocast
 from pdecnn.learning.progress import Progress
+from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import DriftGuard
 
-POLICIES = ("switch", "warn", "off")
+log = logging.getLogger(__name__)
+
 NUM_PROBES = 8
 """Images of the probe batch: few, since deep networks are reversed for want of memory."""
 _ADVICE = "network.backprop=exact has no such error"
-
-
-@dataclass(frozen=True, kw_only=True)
-class GuardConfig:
-    """The drift guard; it has nothing to do unless blocks are in mode 'reversible'."""
-
-    reversal_guard: str = "switch"
-    """What happens where the gradient of a reversible block is too wrong: 'switch' (the block is
-    checkpointed from then on), 'warn' or 'off' (it is not measured)."""
-    reversal_tolerance: float = 0.1
-    """The relative error of a block's gradient from which on it is too wrong."""
-    reversal_interval: int = 5
-    """Epochs between two looks, the first one being before the first step."""
-
-    def __post_init__(self) -> None:
-        if self.reversal_guard not in POLICIES:
-            raise unknown_name("reversal_guard", self.reversal_guard, POLICIES)
-        tolerance = check_positive("reversal_tolerance", self.reversal_tolerance)
-        object.__setattr__(self, "reversal_tolerance", tolerance)
-        interval = check_count("reversal_interval", self.reversal_interval)
-        object.__setattr__(self, "reversal_interval", interval)
 
 
 class TrainingGuard:
@@ -49,15 +27,13 @@ class TrainingGuard:
     def __init__(
         self,
         network: Network,
-        config: GuardConfig,
-        precision: str,
-        note: Callable[[str], None],
+        config: TrainingConfig,
         *,
-        ranks: Ranks = ALONE,
+        largest_of: Callable[[list[float]], list[float]] = list,
     ) -> None:
-        self.config, self.note, self.ranks = config, note, ranks
+        self.config, self.largest_of = config, largest_of
         self.drift = DriftGuard(network)
-        self.autocast = partial(autocast, precision, network.classifier.weight.device)
+        self.autocast = partial(autocast, config.precision, network.classifier.weight.device)
 
     def is_due(self, progress: Progress) -> bool:
         """Whether to look now: at the start of an epoch, every so many of them."""
@@ -73,13 +49,13 @@ class TrainingGuard:
         try:
             errors = self.drift.measure(images, loss, autocast=self.autocast)
         except torch.OutOfMemoryError:
-            self.note(
+            log.info(
                 "there is not enough memory to measure the gradients of reversible blocks; they "
                 "are used as they are"
             )
             return False
-        # Each rank has looked at images of its own; all must do the same about it.
-        errors = dict(zip(errors, self.ranks.largest_of(list(errors.values())), strict=True))
+        # Each process has looked at images of its own; all must do the same about it.
+        errors = dict(zip(errors, self.largest_of(list(errors.values())), strict=True))
         # JSON has no infinity.
         progress.reversal_error = min(max(errors.values()), sys.float_info.max)
         tolerance, policy = self.config.reversal_tolerance, self.config.reversal_guard
@@ -87,7 +63,7 @@ class TrainingGuard:
         fresh = [index for index in wrong if index not in self.drift.switched]
         for index in fresh:
             action = "it is checkpointed from now on" if policy == "switch" else "it goes on"
-            self.note(
+            log.info(
                 f"epoch {progress.epoch + 1}: the gradient of reversible block {index} is wrong by "
                 f"a relative {errors[index]:.2g} (tolerance {tolerance:g}): {action}; {_ADVICE}"
             )

@@ -2,55 +2,75 @@
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-from pdecnn.checks import check_count
-from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.learning.schedule import phase_ends, positive_numbers
+from pdecnn.errors import ConfigError
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.multilevel import finer_preprocessing, refine_in_space, refine_in_time
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.settings import Settings, documented, setting
 
 LEVEL_STENCILS = ("keep", "rediscretize")
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
-class LevelsConfig:
+class LevelsConfig(Settings):
     """The resolutions in space and time a network is trained at, from coarse to fine.
 
     A run's network config describes the last level, but for its mesh size, which is that of the
     first: there the weights are drawn and the box has its bound.
     """
 
-    level_epochs: tuple[float, ...] | None = None
-    """The lengths of the levels relative to each other; scaled to the number of epochs. None: a
-    single level."""
-    level_sizes: tuple[int, ...] | None = None
-    """The width of the images at each level, the last being their own; coarser ones are averages
-    of standardised images. None: the same at all levels."""
-    level_steps: tuple[int, ...] | None = None
-    """The time steps a block at each level, the last being the network's, to the same final time.
-    None: the same at all levels."""
-    level_stencils: str = "keep"
-    """What finer images do to stencils: 'keep' leaves their entries, 'rediscretize' their PDE
-    coefficients. The features of natural images are rough on every mesh, where second differences
-    do not grow as the coefficients say."""
+    group = "training"
+    level_epochs: tuple[float, ...] | None = setting(
+        None,
+        "The lengths of the levels relative to each other; scaled to the number of epochs. None: a "
+        "single level.",
+        "(0, 1e30]",
+    )
+    level_sizes: tuple[int, ...] | None = setting(
+        None,
+        "The width of the images at each level, the last being their own; coarser ones are "
+        "averages of standardised images. None: the same at all levels.",
+        "[1, inf)",
+    )
+    level_steps: tuple[int, ...] | None = setting(
+        None,
+        "The time steps a block at each level, the last being the network's, to the same final "
+        "time. None: the same at all levels.",
+        "[1, inf)",
+    )
+    level_stencils: str = setting(
+        "keep",
+        "What finer images do to stencils: 'keep' leaves their entries, 'rediscretize' their PDE "
+        "coefficients. The features of natural images are rough on every mesh, where second "
+        "differences do not grow as the coefficients say.",
+        LEVEL_STENCILS,
+    )
 
-    def __post_init__(self) -> None:
-        if self.level_stencils not in LEVEL_STENCILS:
-            raise unknown_name("level_stencils", self.level_stencils, LEVEL_STENCILS)
-        given = [name for name in ("level_sizes", "level_steps") if getattr(self, name) is not None]
+    def check_together(self) -> None:
+        """Each level a length, and numbers that multiply from one to the next."""
+        super().check_together()
+        given = {"level_sizes": self.level_sizes, "level_steps": self.level_steps}
+        given = {name: values for name, values in given.items() if values is not None}
         if self.level_epochs is None:
-            if given:
-                raise ConfigError(f"{given[0]} needs level_epochs: how long is each level?")
+            for name in given:
+                raise ConfigError(f"{name} needs level_epochs: how long is each level?")
             return
-        lengths = positive_numbers("level_epochs", self.level_epochs)
-        object.__setattr__(self, "level_epochs", lengths)
         if not given:
             raise ConfigError("level_epochs needs level_sizes, level_steps or both")
-        for name in given:
-            object.__setattr__(self, name, _growing(name, getattr(self, name), len(lengths)))
+        for name, values in given.items():
+            assert values is not None
+            if len(values) != self.num_levels:
+                raise ConfigError(
+                    f"{name} must have one number for each of {self.num_levels} levels"
+                )
+            if any(fine % coarse for coarse, fine in pairwise(values)):
+                raise ConfigError(
+                    f"each of {name} must be a multiple of the one before, found {values}"
+                )
 
     @property
     def num_levels(self) -> int:
@@ -122,10 +142,14 @@ def _factor(values: tuple[int, ...] | None, level: int) -> int:
     return 1 if values is None else values[level] // values[level - 1]
 
 
-def _growing(name: str, values: object, num_levels: int) -> tuple[int, ...]:
-    if not isinstance(values, list | tuple) or len(values) != num_levels:
-        raise ConfigError(f"{name} must have one number for each of {num_levels} levels")
-    numbers = tuple(check_count(name, value) for value in values)
-    if any(fine % coarse for coarse, fine in pairwise(numbers)):
-        raise ConfigError(f"each of {name} must be a multiple of the one before, found {numbers}")
-    return numbers
+def phase_ends(phases: tuple[float, ...], epochs: int) -> list[int]:
+    """The epoch after the last of each phase, the phases being scaled to so many epochs."""
+    whole, num_phases = sum(phases), len(phases)
+    ends: list[int] = []
+    for k, total in enumerate(accumulate(phases)):
+        end = round(epochs * (total / whole))
+        if epochs >= num_phases:  # room for each phase: at least one epoch, and one for later
+            begin = ends[-1] if ends else 0
+            end = min(max(end, begin + 1), epochs - (num_phases - 1 - k))
+        ends.append(end)
+    return ends

@@ -27,11 +27,11 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def finer_division(batch_size: int, num_parts: int, num_ranks: int = 1) -> int | None:
-    """The next larger number of equal parts that each rank's share of a batch has.
+def finer_division(batch_size: int, num_parts: int, num_processes: int = 1) -> int | None:
+    """The next larger number of equal parts that each process's share of a batch has.
 
     None if a part is a single image already.
     """
-    share = batch_size // num_ranks
+    share = batch_size // num_processes
     finer = range(num_parts + 1, share + 1)
     return next((number for number in finer if share % number == 0), None)

@@ -1,23 +1,50 @@
-"""How good a network is on a set of images."""
+"""How good a network is and what it costs: scores on images, figures of an epoch, operations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import isfinite
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf, isfinite, nan
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pdecnn.data.batches import evaluation_batches
-from pdecnn.data.image_set import ImageSet
-from pdecnn.data.stored_images import StoredImages, image_batches
-from pdecnn.errors import DataError
+from pdecnn.data.image_set import ImageSet, StoredImages, image_batches
+from pdecnn.data.split import evaluation_batches
+from pdecnn.errors import DataError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
-from pdecnn.learning.distributed import ALONE, Ranks
-from pdecnn.learning.precision import compute_scores
-from pdecnn.networks.network import Network
+from pdecnn.learning.progress import Progress
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.network import Network, pool_features
+
+AUTO = "auto"
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """What 'auto' means on the device: bfloat16 on a GPU that has it, float32 elsewhere."""
+    if precision not in (AUTO, *PRECISIONS):
+        raise unknown_name("precision", precision, (AUTO, *PRECISIONS))
+    if precision != AUTO:
+        return precision
+    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if has_bfloat16 else "float32"
+
+
+def autocast(precision: str, device: torch.device) -> torch.autocast:
+    """The context in which layers compute in the given precision."""
+    dtype = PRECISIONS[resolve_precision(precision, device)]
+    enabled = dtype != torch.float32
+    return torch.autocast(device.type, dtype=dtype if enabled else torch.bfloat16, enabled=enabled)
+
+
+def compute_scores(network: Network, images: Tensor, precision: str) -> Tensor:
+    """Class scores of standardised images, the layers computing in the given precision."""
+    with autocast(precision, images.device):
+        scores: Tensor = network(images)
+    return scores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,32 +96,22 @@ def class_scores(
     batch_size: int,
     precision: str = "float32",
     poll: Callable[[], None] = _go_on,
-    ranks: Ranks = ALONE,
+    batches: Sequence[slice] | None = None,
 ) -> Tensor:
-    """Scores of all images in evaluation mode; `poll` runs between batches and may raise.
+    """Scores of all images, or of some batches, in evaluation mode.
 
-    Several ranks take the batches in turn and share the scores, which have the bits of one's.
+    `poll` runs between batches and may raise.
     """
     parts = []
-    batches = evaluation_batches(len(images), batch_size)
-    own = batches[ranks.rank :: ranks.size]
+    if batches is None:
+        batches = evaluation_batches(len(images), batch_size)
     with evaluation_mode(network):
-        for pixels in image_batches(images, own):
+        for pixels in image_batches(images, batches):
             poll()
             features = fast_layout(network.preprocess(pixels))
             scores = compute_scores(network, features, precision)
             parts.append(scores.to(torch.promote_types(scores.dtype, torch.float32)))
-    if ranks.size == 1:
-        return torch.cat(parts)
-    if len(own) < len(range(0, len(batches), ranks.size)):
-        poll()  # as often as the others
-    weight = network.classifier.weight
-    dtype = torch.promote_types(weight.dtype, torch.float32)
-    shared = weight.new_zeros((len(images), network.num_classes), dtype=dtype)
-    for where, scores in zip(own, parts, strict=True):
-        shared[where] = scores
-    ranks.sum_(shared)  # one rank's scores and zeros: nothing is rounded
-    return shared
+    return torch.cat(parts)
 
 
 def evaluate_network(
@@ -105,28 +122,21 @@ def evaluate_network(
     precision: str = "float32",
     poll: Callable[[], None] = _go_on,
     score: Callable[[Callable[[], None]], Tensor] | None = None,
-    ranks: Ranks = ALONE,
 ) -> Evaluation:
-    """Loss and accuracies of the network on an image set, shared by the ranks.
+    """Loss and accuracies of the network on an image set.
 
-    `score(poll)` may say its scores, if there is a quicker way to them than `class_scores`.
+    `score(poll)` returns its scores where there is a quicker way to them than `class_scores`.
     """
     check_fit(network, image_set)
-    if score is not None:
-        scores = score(poll)
-    else:
+    if score is None:
         scores = class_scores(
-            network,
-            image_set.images,
-            batch_size=batch_size,
-            precision=precision,
-            poll=poll,
-            ranks=ranks,
+            network, image_set.images, batch_size=batch_size, precision=precision, poll=poll
         )
-    labels = image_set.labels.to(scores.device)
-    # Rank 0's: processors round sums differently, and ties of accuracy are settled by the loss.
-    loss = ranks.first(lambda: float(functional.cross_entropy(scores.double().cpu(), labels.cpu())))
-    return summarize(scores.argmax(1).cpu(), labels.cpu(), image_set.class_names, loss)
+    else:
+        scores = score(poll)
+    labels = image_set.labels.cpu()
+    loss = float(functional.cross_entropy(scores.double().cpu(), labels))
+    return summarize(scores.argmax(1).cpu(), labels, image_set.class_names, loss)
 
 
 def check_fit(network: Network, image_set: ImageSet) -> None:
@@ -178,3 +188,128 @@ def summarize(
         confusion=confusion.tolist(),
         num_images=len(labels),
     )
+
+
+class EpochReport(NamedTuple):
+    """The figures of one epoch; nothing in it depends on the clock."""
+
+    epoch: int
+    step: int
+    learning_rate: float
+    loss: float
+    data_loss: float
+    smoothness: float
+    decay: float
+    accuracy: float
+    validation_loss: float
+    validation_accuracy: float
+    nonfinite_steps: int
+    """Steps skipped so far for a loss or gradient that was not finite."""
+    nonfinite_batches: list[int]
+    """Those of this epoch, by the number of the batch from 0."""
+    reversal_error: float | None
+    """The gradient error of reversible blocks at the start of the epoch; None: not measured."""
+    checkpointed_blocks: int
+    """How many of them the drift guard has switched to 'checkpointed' so far."""
+    level: int
+    """From 0."""
+    work: float
+    """Floating-point operations of the training so far."""
+
+
+def report_epoch(
+    progress: Progress, sums: Tensor, evaluation: Evaluation, *, learning_rate: float
+) -> EpochReport:
+    """The figures of the epoch that `progress` has just completed, with the step's `sums`."""
+    *totals, number = sums.tolist()
+    count = number or nan  # no figures for an epoch whose every step was skipped
+    loss, data_loss, smoothness, decay, accuracy = (total / count for total in totals)
+    return EpochReport(
+        epoch=progress.epoch,
+        step=progress.step,
+        learning_rate=learning_rate,
+        loss=loss,
+        data_loss=data_loss,
+        smoothness=smoothness,
+        decay=decay,
+        accuracy=accuracy,
+        validation_loss=evaluation.loss,
+        validation_accuracy=evaluation.accuracy,
+        nonfinite_steps=progress.nonfinite_steps,
+        nonfinite_batches=progress.nonfinite_batches,
+        reversal_error=progress.reversal_error,
+        checkpointed_blocks=len(progress.checkpointed_blocks),
+        level=progress.level,
+        work=progress.work,
+    )
+
+
+TIES = ("loss", "first")
+"""What settles equal validation accuracies: the lower validation loss, then the earlier epoch; or
+the earlier epoch alone."""
+
+
+def is_better(
+    accuracy: float,
+    loss: float | None,
+    best_accuracy: float,
+    best_loss: float | None,
+    *,
+    ties: str,
+) -> bool:
+    """Whether an epoch beats the best of those before it; a loss may be not finite or None."""
+    if accuracy != best_accuracy or ties == "first":
+        return accuracy > best_accuracy
+    return _comparable(loss) < _comparable(best_loss)
+
+
+def _comparable(loss: float | None) -> float:
+    """What is not finite loses against any number, and no such loss beats another."""
+    return loss if loss is not None and isfinite(loss) else inf
+
+
+def best_epoch(epochs: Sequence[dict[str, Any]], *, ties: str) -> int:
+    """The place of the best of the recorded epochs, which is one of their last level."""
+    best = 0
+    for place, epoch in enumerate(epochs):
+        so_far = epochs[best]
+        if epoch.get("level") != so_far.get("level") or is_better(
+            epoch["validation_accuracy"],
+            epoch.get("validation_loss"),
+            so_far["validation_accuracy"],
+            so_far.get("validation_loss"),
+            ties=ties,
+        ):
+            best = place
+    return best
+
+
+@cache
+def training_flops(config: NetworkConfig, size: tuple[int, ...], batch_size: int) -> int:
+    """The floating-point operations of scores and gradient of a batch, without running any.
+
+    What reversal or checkpoints compute again is left out, so that all modes compare.
+    """
+    with torch.device("meta"):
+        network = Network(replace(config, backprop="stored"))
+        images = torch.empty(batch_size, config.in_channels, *size)
+
+    def differentiate() -> None:
+        pooled = pool_features(network.forward_features(images))
+        # Not network.classifier, which turns autocast off: the meta device has none.
+        scores = functional.linear(pooled, network.classifier.weight, network.classifier.bias)
+        torch.autograd.grad(scores.sum(), list(network.parameters()))
+
+    return count_flops(differentiate)
+
+
+def count_flops(call: Callable[[], object]) -> int:
+    """The floating-point operations of the convolutions and matrix products in a call.
+
+    A multiplication and an addition each count one.
+    """
+    from torch.utils.flop_counter import FlopCounterMode  # takes long to import
+
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return int(counter.get_total_flops())

@@ -1,69 +1,18 @@
 """What training minimises: the loss (eq. 4) and the regulariser in time (eq. 13)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import inf, sqrt
+from math import sqrt
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pdecnn.checks import check_number
-from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.learning.optimizer import flatten
-from pdecnn.networks.network import Network
+from pdecnn.errors import ConfigError
+from pdecnn.learning.optimizer import Entry, blocks_of, flatten, matrices
+from pdecnn.learning.training_config import ObjectiveConfig
 from pdecnn.networks.preprocessing import constant
 from pdecnn.pde.block import Block
-from pdecnn.pde.convolution import Convolution
-
-LOSSES = ("cross_entropy", "least_squares")
-SMOOTHNESS = ("tv", "h1")
-# Far below it float32 loses tau, and the slope of the total variation at 0 becomes 0/0.
-SMALLEST_SMOOTHING = 1e-30
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObjectiveConfig:
-    """The loss S and the regulariser R of eqs. 4 and 13."""
-
-    loss: str = "cross_entropy"
-    """'cross_entropy', or 'least_squares': half the squared distance of the scores to the one-hot
-    label; both are means over the examples."""
-    class_weights: tuple[float, ...] | None = None
-    """A factor for the loss of each class; None: 1 for all."""
-    label_smoothing: float = 0.0
-    """The share of the label that is spread evenly over all classes."""
-    smoothness: str = "tv"
-    """How changes of the weights in time are punished: 'tv' (eq. 13) or 'h1' (squared)."""
-    smoothness_weight: float = 2e-4
-    """alpha_1."""
-    decay_weight: float = 2e-4
-    """alpha_2."""
-    smoothing: float = 1e-3
-    """tau, which rounds the corner of the total variation."""
-
-    def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise unknown_name("loss", self.loss, LOSSES)
-        if self.smoothness not in SMOOTHNESS:
-            raise unknown_name("smoothness", self.smoothness, SMOOTHNESS)
-        if self.class_weights is not None:
-            self._check_class_weights(self.class_weights)
-        for name, smallest, below in (
-            ("label_smoothing", 0.0, 1.0),
-            ("smoothness_weight", 0.0, inf),
-            ("decay_weight", 0.0, inf),
-            ("smoothing", SMALLEST_SMOOTHING, inf),
-        ):
-            value = check_number(name, getattr(self, name), smallest=smallest, below=below)
-            object.__setattr__(self, name, value)
-
-    def _check_class_weights(self, weights: Sequence[float]) -> None:
-        if not isinstance(weights, list | tuple) or not weights:
-            raise ConfigError(f"class_weights must be a list of numbers, found {weights!r}")
-        numbers = tuple(check_number("class_weights", weight, smallest=0) for weight in weights)
-        object.__setattr__(self, "class_weights", numbers)
 
 
 class Regularization(NamedTuple):
@@ -83,8 +32,10 @@ class ObjectiveValue(NamedTuple):
 
 
 class Objective:
-    """S(scores, labels) + R(network) (eqs. 4 and 13).
+    """S(scores, labels) + R(module) (eqs. 4 and 13), for any module that contains blocks.
 
+    R punishes changes in time within each `Block`, and the size of convolutions and matrices: of a
+    module whose own weights are all vectors, scales and shifts of a normalisation, it takes none.
     alpha_1 -> `smoothness_weight`, alpha_2 -> `decay_weight`, tau -> `smoothing`. The factor 1/2
     of eq. 4 is left out, as in the authors' code.
     """
@@ -92,10 +43,10 @@ class Objective:
     def __init__(self, config: ObjectiveConfig | None = None) -> None:
         self.config = ObjectiveConfig() if config is None else config
 
-    def __call__(self, network: Network, scores: Tensor, labels: Tensor) -> ObjectiveValue:
-        """The objective at the network's weights, with the parts by name."""
+    def __call__(self, module: nn.Module, scores: Tensor, labels: Tensor) -> ObjectiveValue:
+        """The objective at the weights of a module, with the parts by name."""
         data_loss = self.data_loss(scores, labels)
-        smoothness, decay = self.regularization(network)
+        smoothness, decay = self.regularization(module)
         return ObjectiveValue(data_loss + smoothness + decay, data_loss, smoothness, decay)
 
     def check_classes(self, num_classes: int) -> None:
@@ -123,28 +74,27 @@ class Objective:
             losses = (scores - targets).square().sum(1) / 2
         return (losses if weights is None else weights * losses).mean()
 
-    def regularization(self, network: "Network | WeightsInTime") -> Regularization:
+    def regularization(self, module: "nn.Module | WeightsInTime") -> Regularization:
         """R in its two parts; the constant floor of the smoothed total variation is left out.
 
-        Instead of a network its `WeightsInTime` will do, where many steps follow each other.
+        Where many steps follow each other a `WeightsInTime` takes the place of its module.
         """
-        parts = WeightsInTime(network) if isinstance(network, Network) else network
-        classifier = parts.classifier
-        stages = [k.stencil for k in parts.stages]
-        decay = _sum_of_squares([*stages, classifier.weight, classifier.bias])
+        parts = module if isinstance(module, WeightsInTime) else WeightsInTime(module)
+        decay = _sum_of_squares(parts.outside, parts.zero)
         smoothness = decay.new_zeros(())
-        for block, rows, convolutions in parts.blocks:
-            smoothness = smoothness + self._smoothness(rows, block.step_size)
-            repeats = block.num_steps * block.integrator.layers_per_step // len(block.layers)
-            squares = _sum_of_squares([k.stencil for k in convolutions])
-            decay = decay + block.step_size * repeats * squares
+        for block in parts.blocks:
+            smoothness = smoothness + self._smoothness(block)
+            decay = decay + block.duration * _sum_of_squares(block.matrices, parts.zero)
         return Regularization(
             self.config.smoothness_weight * smoothness, self.config.decay_weight / 2 * decay
         )
 
-    def _smoothness(self, rows: list[list[Tensor]], step_size: float) -> Tensor:
+    def _smoothness(self, block: "BlockInTime") -> Tensor | float:
         """The total variation or H1 seminorm in time of all weights of a block."""
-        weights = torch.stack([flatten(row) for row in rows])  # (steps, weights)
+        if not block.weights:
+            return 0.0
+        step_size = block.step_size
+        weights = flatten(block.weights).view(block.num_rows, -1)  # (steps, weights)
         rates = (weights[1:] - weights[:-1]) / step_size
         if self.config.smoothness == "h1":
             return step_size / 2 * rates.square().sum()
@@ -156,39 +106,52 @@ class Objective:
 class BlockInTime(NamedTuple):
     """The weights of a block as the regulariser needs them."""
 
-    block: Block
-    rows: list[list[Tensor]]
-    """All trainable weights of each distinct step; one row if the steps share them."""
-    convolutions: list[Convolution]
+    step_size: float
+    duration: float
+    """The time that a row stands for: more than a step where steps share weights."""
+    num_rows: int
+    """Distinct steps; 1 if all share their weights."""
+    weights: list[Tensor]
+    """All weights, those of one step after those of another."""
+    matrices: list[Entry]
 
 
 class WeightsInTime:
-    """Where the regulariser finds the weights of a network.
+    """Where the regulariser finds the weights of a module: in its blocks, and outside them.
 
-    Modules, not tensors, where a parametrisation may compute the weight anew each time.
+    Modules with names, not tensors, where a parametrisation may compute a weight anew each time.
     """
 
-    def __init__(self, network: Network) -> None:
-        self.stages = _convolutions([network.opening, *network.connectors])
-        self.classifier = network.classifier
-        self.blocks = [_block_in_time(block) for block in network.blocks]
+    def __init__(self, module: nn.Module) -> None:
+        blocks = blocks_of(module)
+        within = {id(part) for block in blocks for part in block.modules()}
+        self.outside = matrices(part for part in module.modules() if id(part) not in within)
+        self.blocks = [_block_in_time(block) for block in blocks]
+        self.zero = next(module.parameters()).detach().new_zeros(())
 
 
-def _block_in_time(block: nn.Module) -> BlockInTime:
-    assert isinstance(block, Block)
+def _block_in_time(block: Block) -> BlockInTime:
     width, layers = block.integrator.layers_per_step, list(block.layers)
-    steps = [layers[k : k + width] for k in range(0, len(layers), width)]
-    rows: list[list[Tensor]] = [
-        [weight for layer in step for weight in layer.parameters()] for step in steps
+    rows = [
+        [weight for layer in layers[k : k + width] for weight in layer.parameters()]
+        for k in range(0, len(layers), width)
     ]
-    return BlockInTime(block, rows, _convolutions(layers))
+    if any([w.shape for w in row] != [w.shape for w in rows[0]] for row in rows):
+        raise ConfigError(
+            "the steps of a block have weights of other shapes each, which have no change in time; "
+            "give all steps layers of one kind"
+        )
+    return BlockInTime(
+        step_size=block.step_size,
+        duration=block.step_size * (block.num_steps * width // len(layers)),
+        num_rows=len(rows),
+        weights=[weight for row in rows for weight in row],
+        matrices=matrices(part for layer in layers for part in layer.modules()),
+    )
 
 
-def _convolutions(modules: Sequence[nn.Module]) -> list[Convolution]:
-    parts = (part for module in modules for part in module.modules())
-    return [part for part in parts if isinstance(part, Convolution)]
-
-
-def _sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
+def _sum_of_squares(entries: Sequence[Entry], zero: Tensor) -> Tensor:
+    if not entries:
+        return zero
     # As one vector: a few kernels however many weights there are.
-    return flatten(tensors).square().sum()
+    return flatten([getattr(part, name) for part, name in entries]).square().sum()

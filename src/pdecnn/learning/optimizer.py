@@ -1,76 +1,40 @@
 """Stochastic gradient descent with momentum and projection onto a box (Secs. 4 and 5)."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
-from pdecnn.checks import check_number, check_positive
-from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.checks import check_number
+from pdecnn.errors import ConfigError
+from pdecnn.learning.training_config import OptimizerConfig
 from pdecnn.networks.network import Network
+from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.stencil import mesh_growth
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
-BOXES = ("stencils", "all", "none")
-MOMENTUM_CONVENTIONS = ("rate_inside", "rate_outside")
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """How a gradient becomes an update."""
-
-    momentum: float = 0.9
-    """The share of the velocity that survives a step."""
-    momentum_convention: str = "rate_inside"
-    """'rate_inside': v <- lr g + m v, x <- x - v (the authors'); 'rate_outside': v <- g + m v,
-    x <- x - lr v (PyTorch's). They differ only when the rate changes."""
-    box: str = "stencils"
-    """Which weights are kept in [-box_bound, box_bound] after each step: the block 'stencils'
-    theta^(1), as the paper says; 'all', as the authors' code does; 'none'."""
-    box_bound: float = 1.0
-    """Half the side of the box, on the mesh for which the weights were drawn; it scales with the
-    stencils on another."""
-    clip_norm: float | None = None
-    """Gradients longer than this are shortened to it; None: never."""
-    average_decay: float | None = None
-    """The moving average of the weights keeps this share a step and is what `Trainer` evaluates;
-    None: no average."""
-
-    def __post_init__(self) -> None:
-        momentum = check_number("momentum", self.momentum, smallest=0, below=1)
-        object.__setattr__(self, "momentum", momentum)
-        if self.momentum_convention not in MOMENTUM_CONVENTIONS:
-            raise unknown_name(
-                "momentum_convention", self.momentum_convention, MOMENTUM_CONVENTIONS
-            )
-        if self.box not in BOXES:
-            raise unknown_name("box", self.box, BOXES)
-        for name in ("box_bound", "clip_norm", "average_decay"):
-            value = getattr(self, name)
-            if value is not None or name == "box_bound":
-                object.__setattr__(self, name, check_positive(name, value))
-        if self.average_decay is not None and self.average_decay >= 1:
-            raise ConfigError(f"average_decay must be below 1, found {self.average_decay!r}")
+Entry = tuple[nn.Module, str]
+"""A weight by the module it belongs to and its name there."""
 
 
 class ProjectedSGD(torch.optim.Optimizer):
     """x <- P(x - velocity), with P the projection of some weights onto a box.
 
-    A torch optimiser like any other: set the rate with `optimizer.learning_rate = ...`. The
+    For any module; the stencils that its config may keep in the box are those of the `Block`s in
+    it. A torch optimiser like any other: set the rate with `optimizer.learning_rate = ...`. The
     moving average of the config is not its business: see `MovingAverage`.
     """
 
     def __init__(
-        self, network: Network, *, learning_rate: float, config: OptimizerConfig | None = None
+        self, module: nn.Module, *, learning_rate: float, config: OptimizerConfig | None = None
     ) -> None:
         learning_rate = check_number("learning_rate", learning_rate, smallest=0)
         self.config = OptimizerConfig() if config is None else config
-        super().__init__(network.parameters(), {"lr": learning_rate})
-        boxed = boxed_weights(network, self.config.box)
-        self._boxes = _boxes(network, boxed, self.config.box_bound)
+        super().__init__(module.parameters(), {"lr": learning_rate})
+        self._boxes = _boxes(module, self.config.box, self.config.box_bound)
 
     @property
     def boxes(self) -> list[tuple[float, list[Tensor]]]:
@@ -159,28 +123,48 @@ def update_(
     torch._foreach_sub_(weights, moves)
 
 
-def boxed_weights(network: Network, box: str) -> list[Tensor]:
-    """The weights that a box setting keeps bounded."""
-    if box == "none":
-        return []
-    if box == "all":
-        return list(network.parameters())
-    return [part.stencil for part in network.blocks.modules() if isinstance(part, Convolution)]
+def blocks_of(module: nn.Module) -> list[Block]:
+    """The blocks within a module, wherever they stand."""
+    return [part for part in module.modules() if isinstance(part, Block)]
 
 
-def _boxes(network: Network, boxed: list[Tensor], bound: float) -> list[tuple[float, list[Tensor]]]:
-    """The boxed weights with the bound of their box.
+def matrices(parts: Iterable[nn.Module]) -> list[Entry]:
+    """The convolutions and matrices among the modules' own weights, each with its bias.
+
+    A module of vectors alone, the scales and shifts of a normalisation, has none.
+    """
+    found = []
+    for part in parts:
+        if isinstance(part, ParametrizationList):  # its result stands in the module itself
+            continue
+        names = [*part._parameters, *getattr(part, "parametrizations", ())]
+        own = [(part, name) for name in names if getattr(part, name) is not None]
+        if any(getattr(part, name).dim() > 1 for _, name in own):
+            found += own
+    return found
+
+
+def _boxes(module: nn.Module, box: str, bound: float) -> list[tuple[float, list[Tensor]]]:
+    """The weights that a box setting keeps bounded, with the bound of their box.
 
     The box of a stencil scales with it from the mesh of its drawing to its own: what a change of
     mesh makes of a stencil in the box is in the box.
     """
-    config = network.config
-    growth = mesh_growth(1.0, config.mesh_size, dimension=config.dimension)
-    scaled = {
-        id(part.stencil)
-        for part in network.modules()
-        if isinstance(part, Convolution) and max(part.stencil_size) > 1
-    }
+    boxed: list[Tensor] = []
+    if box == "all":
+        boxed = list(module.parameters())
+    elif box == "stencils":
+        parts = (part for block in blocks_of(module) for part in block.modules())
+        boxed = [getattr(part, name) for part, name in matrices(parts)]
+    growth, scaled = 1.0, set[int]()
+    if isinstance(module, Network):
+        config = module.config
+        growth = mesh_growth(1.0, config.mesh_size, dimension=config.dimension)
+        scaled = {
+            id(part.stencil)
+            for part in module.modules()
+            if isinstance(part, Convolution) and max(part.stencil_size) > 1
+        }
     boxes: dict[float, list[Tensor]] = {}
     for weight in boxed:
         boxes.setdefault(bound * growth if id(weight) in scaled else bound, []).append(weight)
@@ -207,7 +191,7 @@ def project_(weights: Iterable[Tensor], bound: float, accepted: Tensor | None = 
 
 def flatten(tensors: Iterable[Tensor]) -> Tensor:
     """All numbers of the tensors as one vector."""
-    return torch.cat([tensor.flatten() for tensor in tensors])
+    return torch.cat([*map(torch.flatten, tensors)])
 
 
 def unflatten(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

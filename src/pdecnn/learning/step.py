@@ -4,20 +4,16 @@ Batch, augmentation, gradient, finite check, update, projection, average and sum
 waits for a number, so that on a GPU the whole step can be captured as one graph.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.image_set import ImageSet
-from pdecnn.data.random_numbers import stable_seed
-from pdecnn.data.stored_images import StoredImages
-from pdecnn.fast.acceleration import compile_function, fast_layout
-from pdecnn.learning.capture import compiled_network
-from pdecnn.learning.distributed import ALONE, Ranks
+from pdecnn.data.image_set import ImageSet, StoredImages
+from pdecnn.fast.acceleration import fast_layout
+from pdecnn.learning.metrics import compute_scores
 from pdecnn.learning.objective import Objective, WeightsInTime
 from pdecnn.learning.optimizer import (
     MovingAverage,
@@ -27,13 +23,9 @@ from pdecnn.learning.optimizer import (
     unflatten,
     update_,
 )
-from pdecnn.learning.precision import compute_scores
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 from pdecnn.pde.grid import deferred_checks
-
-# Compiling what touches every weight by itself takes time that grows with their number.
-_MOST_COMPILED_WEIGHTS = 200
 
 
 # Plain numbers, no Enum: compiled code takes the comparison of a tensor with an Enum for false.
@@ -70,7 +62,10 @@ class Gradient(NamedTuple):
 
 
 class TrainingStep:
-    """x <- P(x - v) from the next batch, or nothing at all if its gradient is not finite."""
+    """x <- P(x - v) from the next batch, or nothing at all if its gradient is not finite.
+
+    Where `num_processes` share each batch, `sum_` replaces a tensor by its sum over them.
+    """
 
     def __init__(
         self,
@@ -83,13 +78,14 @@ class TrainingStep:
         optimizer: ProjectedSGD,
         average: Network | None,
         seed: int,
-        ranks: Ranks = ALONE,
+        num_processes: int = 1,
+        sum_: Callable[[Tensor], None] | None = None,
     ) -> None:
         weight = network.classifier.weight
         device = weight.device
         self.network, self.average, self.optimizer = network, average, optimizer
         self.config, self.augmentation, self.seed = config, augmentation, seed
-        self.ranks, self.accumulation = ranks, config.accumulation
+        self.num_processes, self.sum_ = num_processes, sum_
         # Where reading a number costs nothing the host decides whether a step is taken.
         self.gated = device.type != "cpu"
         self.labels = train.labels
@@ -97,7 +93,7 @@ class TrainingStep:
         self.holds_batch = isinstance(train.images, StoredImages)
         self.images = (
             torch.zeros(
-                (config.batch_size // ranks.size, *train.images.shape[1:]),
+                (config.batch_size // num_processes, *train.images.shape[1:]),
                 dtype=train.images.dtype,
                 device=device,
             )
@@ -116,7 +112,7 @@ class TrainingStep:
         buffers = list(network.buffers())
         kinds = dict.fromkeys(buffer.dtype for buffer in buffers)
         self.statistics = [[b for b in buffers if b.dtype == kind] for kind in kinds]
-        shape = (len(train) // config.batch_size, config.batch_size // ranks.size)
+        shape = (len(train) // config.batch_size, config.batch_size // num_processes)
         self.batches = torch.zeros(shape, dtype=torch.int64, device=device)
         self.rates = torch.zeros(shape[0], dtype=weight.dtype, device=device)
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
@@ -155,8 +151,8 @@ class TrainingStep:
         statistics = [flatten(buffers) for buffers in self.statistics]
         rate, parts = self._prepare()
         gradient = self._gradient(parts)
-        if self.ranks.size > 1:
-            gradient = self._sum_over_ranks(gradient)
+        if self.sum_ is not None:
+            gradient = self._summed(gradient, self.sum_)
         self._apply(rate, gradient, statistics)
 
     def _prepare(self) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
@@ -165,8 +161,8 @@ class TrainingStep:
         rate = self.rates.index_select(0, row)[0]
         indices = self.batches.index_select(0, row)[0]
         parts = []
-        whole = self.images.chunk(self.accumulation) if self.holds_batch else ()
-        for k, part in enumerate(indices.chunk(self.accumulation)):
+        whole = self.images.chunk(self.config.accumulation) if self.holds_batch else ()
+        for k, part in enumerate(indices.chunk(self.config.accumulation)):
             images = whole[k] if self.holds_batch else self.images[part]
             features = self.network.preprocess(images)
             features = self.augmentation.augment(features, part, seed=self.seed, epoch=self.epoch)
@@ -187,7 +183,7 @@ class TrainingStep:
         gradients: list[Tensor] = []
         measures: list[Tensor] = []
         smoothness, decay = self._regularization()
-        joint = not (self.gated or self.ranks.size > 1)
+        joint = not (self.gated or self.sum_ is not None)
         with deferred_checks() as outside:
             for features, labels in batch:
                 scores = compute_scores(self.network, features, self.config.precision)
@@ -205,15 +201,15 @@ class TrainingStep:
         return Gradient(gradients, regularization, values, outside)
 
     @torch.no_grad()
-    def _sum_over_ranks(self, gradient: Gradient) -> Gradient:
-        """What the batches of all ranks give together, in one message; the same bits on each."""
+    def _summed(self, gradient: Gradient, sum_: Callable[[Tensor], None]) -> Gradient:
+        """What the shares of all processes give together, in one message; the same bits on each."""
         _, data_loss, smoothness, decay, correct = gradient.values
         outside = torch.zeros_like(correct)
         if gradient.outside:
             outside = torch.stack(gradient.outside).any().to(outside.dtype)
         flat = flatten(gradient.parts)
         flat = torch.cat([flat, torch.stack([data_loss, correct, outside]).to(flat.dtype)])
-        self.ranks.sum_(flat)
+        sum_(flat)
         data_loss, correct, outside = flat[-3:].to(gradient.values.dtype)
         total = data_loss + smoothness + decay
         return Gradient(
@@ -226,7 +222,7 @@ class TrainingStep:
     def _measure(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of a part to differentiate; its share of data loss and right answers."""
         # Parts of one size: their mean is the mean over the batch.
-        num_parts = self.accumulation * self.ranks.size
+        num_parts = self.config.accumulation * self.num_processes
         loss = self.objective.data_loss(scores, labels) / num_parts
         correct = (scores.detach().argmax(1) == labels).sum()
         measured = torch.stack([loss.detach().to(self.sums.dtype), correct.to(self.sums.dtype)])
@@ -319,20 +315,3 @@ class TrainingStep:
                 ]
             )
         )
-
-    @contextmanager
-    def compiled(self, backend: str = "inductor") -> Iterator[None]:
-        """Within it the parts of a step run as compiled code, and blocks as fused kernels."""
-        # Dynamo cannot follow a hash of bytes; it depends on nothing but its arguments.
-        torch.compiler.assume_constant_result(stable_seed)  # type: ignore[no-untyped-call]
-        names = ["_prepare", "_measure"]
-        if len(self.weights) <= _MOST_COMPILED_WEIGHTS:
-            names += ["_regularization", "_apply"]
-        for name in names:  # an attribute of the instance hides the method
-            setattr(self, name, compile_function(getattr(self, name), backend))
-        try:
-            with compiled_network(self.network, backend):
-                yield
-        finally:
-            for name in names:
-                delattr(self, name)

@@ -1,36 +1,43 @@
 """The training loop: batches, gradient, update, validation (Sec. 5)."""
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from math import isfinite
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.batches import training_batches
-from pdecnn.data.image_set import ImageSet
-from pdecnn.data.stored_images import StoredImages
+from pdecnn.data.image_set import ImageSet, StoredImages
+from pdecnn.data.split import training_batches
 from pdecnn.errors import ConfigError, DivergedError, TooLargeError
+from pdecnn.learning.capture import TrainingGraphs
 from pdecnn.learning.distributed import ALONE, Ranks
-from pdecnn.learning.epoch_report import EpochReport, report_epoch
-from pdecnn.learning.freezing import freeze_, training_mode_
-from pdecnn.learning.graphs import TrainingGraphs
 from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
 from pdecnn.learning.memory import finer_division, is_out_of_memory
-from pdecnn.learning.metrics import Evaluation, check_fit, evaluate_network
+from pdecnn.learning.metrics import (
+    EpochReport,
+    Evaluation,
+    check_fit,
+    evaluate_network,
+    is_better,
+    report_epoch,
+    training_flops,
+)
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.progress import Progress, progress_from_dict
-from pdecnn.learning.selection import is_better
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.synchronization import synchronize_batch_norms_
 from pdecnn.learning.training_config import TrainingConfig
-from pdecnn.learning.work import training_flops
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
+
+log = logging.getLogger(__name__)
 
 SYNCHRONIZE_INTERVAL = 20
 """Steps on a GPU between two looks at how they went."""
@@ -46,11 +53,6 @@ _REASONS = {
         f"network.backprop=checkpointed; {_REMEDY}"
     ),
 }
-
-
-def ignore(text: str) -> None:
-    """The default of `Trainer`'s note: nobody listens."""
-    del text
 
 
 class Trainer:
@@ -72,7 +74,6 @@ class Trainer:
         validation: ImageSet,
         augmentation: Augmentation,
         seed: int,
-        note: Callable[[str], None] = ignore,
         ranks: Ranks = ALONE,
     ) -> None:
         for image_set in (train, validation):
@@ -84,7 +85,6 @@ class Trainer:
         self.validation = validation.to(device)
         self.augmentation = augmentation
         self.seed = seed
-        self.note = note
         self.ranks = ranks
         self.objective = Objective(config)
         self.objective.check_classes(network.num_classes)
@@ -116,18 +116,13 @@ class Trainer:
             optimizer=self.optimizer,
             average=average,
             seed=self.seed,
-            ranks=self.ranks,
+            num_processes=self.ranks.size,
+            sum_=self.ranks.sum_ if self.ranks.size > 1 else None,
         )
-        self.guard = TrainingGuard(
-            network, self.config, self.config.precision, self._say, ranks=self.ranks
-        )
+        self.guard = TrainingGuard(network, self.config, largest_of=self.ranks.largest_of)
         self._steps_left = 0
         self._stream: Iterator[Tensor] | None = None
-        self._graphs = TrainingGraphs(self._step, validation=self.validation, note=self._say)
-
-    def _say(self, text: str) -> None:
-        """Tell whoever listens by now."""
-        self.note(text)
+        self._graphs = TrainingGraphs(self._step, validation=self.validation)
 
     @property
     def sums(self) -> Tensor:
@@ -151,19 +146,25 @@ class Trainer:
             level = self._level_of(self.progress.epoch)
             if level != self.progress.level:
                 self.enter_level(level)
-                self.note(f"level {level + 1} of {self.config.num_levels}: {self._described()}")
+                log.info("level %d of %d: %s", level + 1, self.config.num_levels, self._described())
             self._train_epoch(poll, on_step)
             poll()
-            evaluation = evaluate_network(
-                self.evaluated,
-                self.validation,
-                batch_size=self.config.evaluation_batch_size,
-                precision=self.config.precision,
-                poll=poll,
-                score=self._graphs.scores(),
-                ranks=self.ranks,
-            )
-            yield self._finish_epoch(evaluation)
+            yield self._finish_epoch(self._validate(poll))
+
+    def _validate(self, poll: Callable[[], None]) -> Evaluation:
+        how: dict[str, Any] = {
+            "batch_size": self.config.evaluation_batch_size,
+            "precision": self.config.precision,
+        }
+        score = self.ranks.scoring(self.evaluated, self.validation.images, **how)
+        evaluation = evaluate_network(
+            self.evaluated,
+            self.validation,
+            poll=poll,
+            score=self._graphs.scores() if score is None else score,
+            **how,
+        )
+        return self.ranks.agreed(evaluation)
 
     def enter_level(self, level: int) -> None:
         """Refine the network with its average and velocities up to that level."""
@@ -386,3 +387,24 @@ def _check_share(batch_size: int, accumulation: int, ranks: Ranks) -> None:
             f"batch_size={batch_size}{parts} cannot be divided among {ranks.size} ranks; "
             f"set training.batch_size to a multiple of {accumulation * ranks.size}"
         )
+
+
+def freeze_(network: Network, names: Sequence[str]) -> None:
+    """Take the weights of these parts out of the training."""
+    for part in _parts(network, names):
+        part.requires_grad_(False)
+
+
+def training_mode_(network: Network, names: Sequence[str]) -> None:
+    """Training mode, but for frozen parts: their batch norms use and keep their statistics."""
+    network.train()
+    for part in _parts(network, names):
+        part.eval()
+
+
+def _parts(network: Network, names: Sequence[str]) -> list[nn.Module]:
+    parts: dict[str, list[nn.Module]] = {
+        "opening": [network.opening],
+        "blocks": [network.blocks, network.connectors],
+    }
+    return [part for name in names for part in parts[name]]

@@ -1,73 +1,236 @@
 """Every setting of a training, flat: its own and those of the parts it is made of."""
 
 from dataclasses import dataclass
+from math import cos, pi
 
-from pdecnn.checks import check_count, check_positive
-from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.learning.freezing import FREEZABLE
-from pdecnn.learning.guard import GuardConfig
-from pdecnn.learning.levels import LevelsConfig
-from pdecnn.learning.objective import ObjectiveConfig
-from pdecnn.learning.optimizer import OptimizerConfig
-from pdecnn.learning.precision import check_precision
-from pdecnn.learning.schedule import ScheduleConfig
-from pdecnn.learning.selection import TIES
+from pdecnn.errors import ConfigError
+from pdecnn.learning.levels import LevelsConfig, phase_ends
+from pdecnn.learning.metrics import AUTO, PRECISIONS, TIES
+from pdecnn.settings import Settings, documented, setting
+
+LOSSES = ("cross_entropy", "least_squares")
+SMOOTHNESS = ("tv", "h1")
+SCHEDULES = ("piecewise", "linear", "cosine")
+BOXES = ("stencils", "all", "none")
+MOMENTUM_CONVENTIONS = ("rate_inside", "rate_outside")
+POLICIES = ("switch", "warn", "off")
+FREEZABLE = ("opening", "blocks")
+"""What can be frozen: the opening; the blocks, each with the connector after it."""
 
 
+@documented
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig(Settings):
+    """The loss S and the regulariser R of eqs. 4 and 13."""
+
+    group = "training"
+    loss: str = setting(
+        "cross_entropy",
+        "'cross_entropy', or 'least_squares': half the squared distance of the scores to the "
+        "one-hot label; both are means over the examples.",
+        LOSSES,
+    )
+    class_weights: tuple[float, ...] | None = setting(
+        None, "A factor for the loss of each class; None: 1 for all.", "[0, inf)"
+    )
+    label_smoothing: float = setting(
+        0.0, "The share of the label that is spread evenly over all classes.", "[0, 1)"
+    )
+    smoothness: str = setting(
+        "tv",
+        "How changes of the weights in time are punished: 'tv' (eq. 13) or 'h1' (squared).",
+        SMOOTHNESS,
+    )
+    smoothness_weight: float = setting(2e-4, "alpha_1.", "[0, inf)")
+    decay_weight: float = setting(2e-4, "alpha_2.", "[0, inf)")
+    # Far below 1e-30 float32 loses tau, and the slope of the total variation at 0 becomes 0/0.
+    smoothing: float = setting(
+        1e-3, "tau, which rounds the corner of the total variation.", "[1e-30, inf)"
+    )
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig(Settings):
+    """How the learning rate changes over a training."""
+
+    group = "training"
+    schedule: str = setting(
+        "piecewise",
+        "'piecewise': constant in phases; 'linear' and 'cosine': from the first rate to 0 after a "
+        "linear warm-up.",
+        SCHEDULES,
+    )
+    learning_rates: tuple[float, ...] = setting(
+        (0.1, 0.02, 0.004),
+        "The rate of each phase; 'linear' and 'cosine' take one, their peak.",
+        "(0, 1e30]",
+    )
+    phases: tuple[float, ...] = setting(
+        (60, 20, 20),
+        "The lengths of the phases relative to each other; scaled to the number of epochs, each "
+        "lasting at least one where there are enough.",
+        "(0, 1e30]",
+    )
+    warmup: float = setting(
+        0.0,
+        "The share of the training over which the rate rises from 0; for 'linear' and 'cosine'.",
+        "[0, 1)",
+    )
+
+    def check_together(self) -> None:
+        """A rate for each phase; a warm-up where there is one."""
+        super().check_together()
+        if self.schedule != "piecewise":
+            return
+        if self.warmup:
+            raise ConfigError("warmup belongs to the schedules 'linear' and 'cosine'")
+        if len(self.phases) != len(self.learning_rates):
+            raise ConfigError(
+                f"each phase needs a rate: found {len(self.phases)} phases and "
+                f"{len(self.learning_rates)} learning_rates"
+            )
+
+    def learning_rate(self, step: int, *, steps_per_epoch: int, epochs: int) -> float:
+        """The rate of a step, counted from 0."""
+        if self.schedule == "piecewise":
+            epoch, ends = step // steps_per_epoch, phase_ends(self.phases, epochs)
+            rates = zip(self.learning_rates, ends, strict=True)
+            return next((rate for rate, end in rates if epoch < end), self.learning_rates[-1])
+        progress = (step + 1) / (steps_per_epoch * epochs)
+        peak = self.learning_rates[0]
+        if progress < self.warmup:
+            return peak * progress / self.warmup
+        remaining = (progress - self.warmup) / (1 - self.warmup)
+        if self.schedule == "linear":
+            return peak * max(0.0, 1 - remaining)
+        return peak * (1 + cos(pi * min(1.0, remaining))) / 2
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(Settings):
+    """How a gradient becomes an update."""
+
+    group = "training"
+    momentum: float = setting(0.9, "The share of the velocity that survives a step.", "[0, 1)")
+    momentum_convention: str = setting(
+        "rate_inside",
+        "'rate_inside': v <- lr g + m v, x <- x - v (the authors'); 'rate_outside': v <- g + m v, "
+        "x <- x - lr v (PyTorch's). They differ only when the rate changes.",
+        MOMENTUM_CONVENTIONS,
+    )
+    box: str = setting(
+        "stencils",
+        "Which weights are kept in [-box_bound, box_bound] after each step: the block 'stencils' "
+        "theta^(1), as the paper says; 'all', as the authors' code does; 'none'.",
+        BOXES,
+    )
+    box_bound: float = setting(
+        1.0,
+        "Half the side of the box, on the mesh for which the weights were drawn; it scales with "
+        "the stencils on another.",
+        "(0, inf)",
+    )
+    clip_norm: float | None = setting(
+        None, "Gradients longer than this are shortened to it; None: never.", "(0, inf)"
+    )
+    average_decay: float | None = setting(
+        None,
+        "The moving average of the weights keeps this share a step and is what `Trainer` "
+        "evaluates; None: no average.",
+        "(0, 1)",
+    )
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class GuardConfig(Settings):
+    """The drift guard; it has nothing to do unless blocks are in mode 'reversible'."""
+
+    group = "training"
+    reversal_guard: str = setting(
+        "switch",
+        "What happens where the gradient of a reversible block is too wrong: 'switch' (the block "
+        "is checkpointed from then on), 'warn' or 'off' (it is not measured).",
+        POLICIES,
+    )
+    reversal_tolerance: float = setting(
+        0.1, "The relative error of a block's gradient from which on it is too wrong.", "(0, inf)"
+    )
+    reversal_interval: int = setting(
+        5, "Epochs between two looks, the first one being before the first step.", "[1, inf)"
+    )
+
+
+@documented
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConfig, LevelsConfig):
     """How a network is trained."""
 
-    epochs: int = 100
-    """How often every training image is seen."""
-    batch_size: int = 125
-    """Images an update; an incomplete last batch is dropped."""
-    accumulation: int = 1
-    """Parts a batch is computed in, one after the other; batch norm sees a part at a time."""
-    precision: str = "auto"
-    """What layers compute in: 'float32' or 'bfloat16'; states stay float32. 'auto' is bfloat16 on
-    a GPU that has it and float32 elsewhere."""
-    capture: bool = True
-    """Whether a step on a GPU is one graph of compiled kernels; elsewhere it has no effect."""
-    evaluation_batch_size: int = 250
-    """Images at a time in validation and test."""
-    patience: int | None = None
-    """Stop after this many epochs of the last level without a new best one; None: never."""
-    ties: str = "loss"
-    """Which of several epochs with the best validation accuracy is the best: 'loss', the first of
-    those with the lowest validation loss; 'first', as in every run of before this setting."""
-    time_limit_seconds: float | None = None
-    """Stop at the end of the epoch in which this time since the start, or since the last resume,
-    is over; None: never."""
-    num_threads: int | None = None
-    """CPU threads; None: as many as torch takes. Sums depend on it in their last bits, and tiny
-    images are quickest on one."""
-    freeze: tuple[str, ...] = ()
-    """Parts that are not trained: 'opening', 'blocks' (with the connectors), or both."""
-    deterministic: bool = False
-    """Whether torch must refuse every operation of which it has no deterministic version."""
-    max_nonfinite_steps: int = 0
-    """How many steps in a row may be skipped for a non-finite loss or gradient."""
+    epochs: int = setting(100, "How often every training image is seen.", "[1, inf)")
+    batch_size: int = setting(
+        125, "Images an update; an incomplete last batch is dropped.", "[1, inf)"
+    )
+    accumulation: int = setting(
+        1,
+        "Parts a batch is computed in, one after the other; batch norm sees a part at a time.",
+        "[1, inf)",
+    )
+    precision: str = setting(
+        AUTO,
+        "What layers compute in: 'float32' or 'bfloat16'; states stay float32. 'auto' is bfloat16 "
+        "on a GPU that has it and float32 elsewhere.",
+        (AUTO, *PRECISIONS),
+    )
+    capture: bool = setting(
+        True, "Whether a step on a GPU is one graph of compiled kernels; no effect elsewhere."
+    )
+    evaluation_batch_size: int = setting(
+        250, "Images at a time in validation and test.", "[1, inf)"
+    )
+    patience: int | None = setting(
+        None,
+        "Stop after this many epochs of the last level without a new best one; None: never.",
+        "[1, inf)",
+    )
+    ties: str = setting(
+        "loss",
+        "Which of several epochs with the best validation accuracy is the best: 'loss', the first "
+        "of those with the lowest validation loss; 'first', as in every run of before this "
+        "setting.",
+        TIES,
+    )
+    time_limit_seconds: float | None = setting(
+        None,
+        "Stop at the end of the epoch in which this time since the start, or since the last "
+        "resume, is over; None: never.",
+        "(0, inf)",
+    )
+    num_threads: int | None = setting(
+        None,
+        "CPU threads; None: as many as torch takes. Sums depend on it in their last bits, and "
+        "tiny images are quickest on one.",
+        "[1, inf)",
+    )
+    freeze: tuple[str, ...] = setting(
+        (),
+        "Parts that are not trained: 'opening', 'blocks' (with the connectors), or both.",
+        FREEZABLE,
+        kind="part to freeze",
+    )
+    deterministic: bool = setting(
+        False, "Whether torch must refuse every operation of which it has no deterministic version."
+    )
+    max_nonfinite_steps: int = setting(
+        0,
+        "How many steps in a row may be skipped for a non-finite loss or gradient.",
+        "[0, inf)",
+    )
 
-    def __post_init__(self) -> None:
-        ObjectiveConfig.__post_init__(self)
-        ScheduleConfig.__post_init__(self)
-        OptimizerConfig.__post_init__(self)
-        GuardConfig.__post_init__(self)
-        LevelsConfig.__post_init__(self)
-        self._check_counts()
-        if self.time_limit_seconds is not None:
-            limit = check_positive("time_limit_seconds", self.time_limit_seconds)
-            object.__setattr__(self, "time_limit_seconds", limit)
-        check_precision(self.precision)
-        if self.ties not in TIES:
-            raise unknown_name("ties", self.ties, TIES)
-        for name in self.freeze:
-            if name not in FREEZABLE:
-                raise unknown_name("part to freeze", name, FREEZABLE)
-        for name in ("capture", "deterministic"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be true or false, found {getattr(self, name)!r}")
+    def check_together(self) -> None:
+        """Levels that fit into the epochs, parts that divide the batch."""
+        super().check_together()
         if self.epochs < self.num_levels:
             raise ConfigError(
                 f"{self.num_levels} levels need as many epochs, found epochs={self.epochs}"
@@ -76,13 +239,3 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
             raise ConfigError(
                 f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}"
             )
-
-    def _check_counts(self) -> None:
-        for name in ("epochs", "batch_size", "accumulation", "evaluation_batch_size"):
-            object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        for name in ("patience", "num_threads"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, check_count(name, value))
-        number = check_count("max_nonfinite_steps", self.max_nonfinite_steps, smallest=0)
-        object.__setattr__(self, "max_nonfinite_steps", number)

@@ -1,17 +1,15 @@
 """From pixels to features: the scaling that travels with a network (Sec. 5)."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pdecnn.checks import check_count, check_number, check_positive
-from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.errors import ConfigError
+from pdecnn.settings import Settings, documented, setting
 
 STANDARDIZATIONS = ("image", "dataset", "none")
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
@@ -23,43 +21,44 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
     return torch.tensor(values, dtype=dtype, device=device)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Preprocessing:
+@documented
+@dataclass(frozen=True, kw_only=True)
+class Preprocessing(Settings):
     """How images become the input of a network; stored with it and applied alike everywhere."""
 
-    standardize: str = "image"
-    """'image': minus its mean, divided by max(std, 1/sqrt(n)), over the n pixels and channels of
-    each image; 'dataset': by `mean` and `std` per channel; 'none'."""
-    mean: tuple[float, ...] | None = None
-    """Per channel, of pixels in [0, 1]; for 'dataset'."""
-    std: tuple[float, ...] | None = None
-    """Per channel, of pixels in [0, 1]; for 'dataset'."""
-    size: tuple[int, ...] | None = None
-    """The spatial size images are resized to; None: as they come."""
-    pooling: int = 1
-    """Standardised images are averaged over cells of this many pixels an axis: the coarser levels
-    of an image pyramid."""
-    class_names: tuple[str, ...] | None = None
-    """What the outputs mean, in order."""
+    group = "preprocessing"
+    standardize: str = setting(
+        "image",
+        "'image': minus its mean, divided by max(std, 1/sqrt(n)), over the n pixels and channels "
+        "of each image; 'dataset': by `mean` and `std` per channel; 'none'.",
+        STANDARDIZATIONS,
+        kind="standardization",
+    )
+    mean: tuple[float, ...] | None = setting(
+        None, "Per channel, of pixels in [0, 1]; for 'dataset'."
+    )
+    std: tuple[float, ...] | None = setting(
+        None, "Per channel, of pixels in [0, 1]; for 'dataset'.", "(0, inf)"
+    )
+    size: tuple[int, ...] | None = setting(
+        None, "The spatial size images are resized to; None: as they come.", "[1, inf)"
+    )
+    pooling: int = setting(
+        1,
+        "Standardised images are averaged over cells of this many pixels an axis: the coarser "
+        "levels of an image pyramid.",
+        "[1, inf)",
+    )
+    class_names: tuple[str, ...] | None = setting(None, "What the outputs mean, in order.")
 
-    def __post_init__(self) -> None:
-        for name in ("mean", "std", "size", "class_names"):
-            value = getattr(self, name)
-            if isinstance(value, Sequence) and not isinstance(value, str):
-                object.__setattr__(self, name, tuple(value))
-        if self.standardize not in STANDARDIZATIONS:
-            raise unknown_name("standardization", self.standardize, STANDARDIZATIONS)
+    def check_together(self) -> None:
+        """Mean and std where they are used, sizes that can be pooled."""
         given = {self.mean is not None, self.std is not None}
         if given != {self.standardize == "dataset"}:
             raise ConfigError(
                 f"mean and std belong to standardize='dataset', which needs both; found "
                 f"standardize={self.standardize!r}, mean={self.mean}, std={self.std}"
             )
-        self._check_each("mean", check_number)
-        self._check_each("std", check_positive)
-        self._check_each("size", check_count)
-        self._check_each("class_names", _check_text)
-        object.__setattr__(self, "pooling", check_count("pooling", self.pooling))
         if self.size is not None:
             self._check_pooling(self.size)
         if self.mean is not None and self.std is not None and len(self.mean) != len(self.std):
@@ -82,18 +81,6 @@ class Preprocessing:
             pixels = (pixels - mean) / std
         self._check_pooling(tuple(pixels.shape[2:]))
         return average_pool(pixels, self.pooling).to(dtype)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-    def _check_each(self, name: str, check: Callable[[str, object], object]) -> None:
-        values = getattr(self, name)
-        if values is None:
-            return
-        if not isinstance(values, tuple) or not values:
-            raise ConfigError(f"{name} must be a list with at least one entry, found {values!r}")
-        object.__setattr__(self, name, tuple(check(name, value) for value in values))
 
     def _check_pooling(self, size: tuple[int, ...]) -> None:
         if any(n % self.pooling for n in size):
@@ -129,12 +116,6 @@ def average_pool(images: Tensor, factor: int) -> Tensor:
     return images.reshape(*images.shape[:2], *cells).mean(axes)
 
 
-def _check_text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"{name} must be texts, found {value!r}")
-    return value
-
-
 def _standardize_each(pixels: Tensor) -> Tensor:
     axes = tuple(range(1, pixels.dim()))
     centred = pixels - pixels.mean(axes, keepdim=True)
@@ -155,14 +136,3 @@ def _resize(pixels: Tensor, size: tuple[int, ...]) -> Tensor:
             pixels, size=size, mode=_LINEAR[len(size)], align_corners=False
         )
     return pixels
-
-
-def preprocessing_from_dict(values: object) -> Preprocessing:
-    """The preprocessing of JSON values; unknown keys are errors."""
-    if not isinstance(values, dict):
-        raise ConfigError(f"preprocessing must be an object, found {type(values).__name__}")
-    known = [field.name for field in fields(Preprocessing)]
-    for key in values:
-        if key not in known:
-            raise unknown_name("preprocessing setting", key, known)
-    return Preprocessing(**values)

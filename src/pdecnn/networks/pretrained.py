@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
-from torch import Tensor
+from torch import Tensor, nn
 
-from pdecnn.errors import CheckpointError, ConfigError, in_one_line
+from pdecnn.errors import CheckpointError, ConfigError, DivergedError, in_one_line
 from pdecnn.files import (
     MANIFEST,
     json_bytes,
@@ -17,11 +18,11 @@ from pdecnn.files import (
     verify_manifest,
     write_folder,
 )
-from pdecnn.networks.config import config_from_dict
-from pdecnn.networks.description import check_described
+from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
-from pdecnn.networks.preprocessing import preprocessing_from_dict
+from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.pde.convolution import SPATIAL_AXES
+from pdecnn.pde.normalization import BATCH_NORMS
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT_VERSION = 1
@@ -77,8 +78,8 @@ def load(folder: Path) -> Network:
         )
     tensors = deserialize(folder / WEIGHTS)
     try:
-        config = config_from_dict(network_values)
-        preprocessing = preprocessing_from_dict(preprocessing_values)
+        config = NetworkConfig.from_dict(network_values)
+        preprocessing = Preprocessing.from_dict(preprocessing_values)
         # A config may ask for more than the machine has: compare before memory is taken.
         if sum(config.block_num_steps) > len(tensors) and not config.share_weights:
             raise ConfigError(f"{config.num_steps} steps a block need more than the weights saved")
@@ -164,3 +165,101 @@ scores = network(network.preprocess({subject}s))  # uint8, (batch, channels, {ax
 
 Saved with torch {torch.__version__.split("+")[0]}; `config.json` holds every setting.
 """
+
+
+_INTERNAL = frozenset(vars(nn.Module()))
+# The preprocessing is kept beside the config. How the gradient is computed changes nothing else,
+# but for the grid that it may bring, which is compared.
+_FREE = frozenset({"preprocessing", "_backprop", "_grid_bits"})
+
+
+def check_described(network: Network) -> None:
+    """Raise a ConfigError where a network is not the one that would be made by its config.
+
+    Compared are the parts and their types, every setting of theirs, the shapes of their tensors
+    and methods replaced; not weights, dtype and device, nor what else was attached.
+    """
+    # The weights drawn here are not used: this must not use up random numbers.
+    with torch.random.fork_rng(devices=()), torch.device("cpu"):
+        made = Network(network.config, network.preprocessing)
+    found, wanted = dict(network.named_modules()), dict(made.named_modules())
+    differences = [_difference(name, found.get(name), part) for name, part in wanted.items()]
+    differences += [f"{name} is not among its parts" for name in found if name not in wanted]
+    if len(list(network.parameters())) < len(list(made.parameters())):
+        differences.append("some of its weights are one tensor")
+    for difference in filter(None, differences):
+        raise ConfigError(
+            f"the network was changed after it was made: {difference}; only networks as "
+            f"NetworkConfig describes them can be saved or change their level: undo it, or keep "
+            f"the state_dict() yourself"
+        )
+
+
+def refuse_hooks(network: Network) -> None:
+    """Raise a ConfigError where forward hooks may change what a network computes."""
+    for name, part in network.named_modules():
+        if part._forward_hooks or part._forward_pre_hooks:
+            raise ConfigError(
+                f"{name or 'the network'} has a forward hook, which no file can hold and which may "
+                f"change what the network computes; remove it first, with remove() of the handle "
+                f"that registering it returned"
+            )
+
+
+def _difference(name: str, found: nn.Module | None, wanted: nn.Module) -> str | None:
+    """What distinguishes a part from the one that the config describes, if anything."""
+    where, prefix = name or "the network", f"{name}." if name else ""
+    if found is None:
+        return f"{where} is missing, or there twice"
+    if _kind(found) is not _kind(wanted):
+        return f"{where} is {type(found).__name__}, not {type(wanted).__name__}"
+    settings, shapes, wanted_shapes = _settings(found), _shapes(found), _shapes(wanted)
+    for key, value in _settings(wanted).items():
+        if isinstance(settings.get(key), Tensor) or settings.get(key) != value:
+            return f"{prefix}{key.lstrip('_')} is {settings.get(key)!r}, not {value!r}"
+    for key in settings:
+        if callable(getattr(type(found), key, None)):
+            return f"{prefix}{key} is replaced"
+    for key in [*wanted_shapes, *shapes]:
+        if shapes.get(key) != wanted_shapes.get(key):
+            return f"{prefix}{key} has shape {shapes.get(key)}, not {wanted_shapes.get(key)}"
+    return None
+
+
+def _kind(module: nn.Module) -> type[nn.Module]:
+    # Batch norms of several processes are those of one.
+    return nn.BatchNorm2d if isinstance(module, BATCH_NORMS) else type(module)
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    return {key: value for key, value in vars(module).items() if key not in _INTERNAL | _FREE}
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Those of its own tensors."""
+    own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    return {key: tuple(tensor.shape) for key, tensor in own}
+
+
+def nonfinite_weights(module: nn.Module) -> str | None:
+    """How many weights and statistics are NaN or infinite, and where the first is; None: none."""
+    tensors = {
+        name: tensor for name, tensor in module.state_dict().items() if tensor.is_floating_point()
+    }
+    counts = {name: int((~tensor.isfinite()).sum()) for name, tensor in tensors.items()}
+    first = next((name for name, count in counts.items() if count), None)
+    if first is None:
+        return None
+    number, total = sum(counts.values()), sum(tensor.numel() for tensor in tensors.values())
+    verb = "is" if number == 1 else "are"
+    return f"{number:,} of {total:,} weights {verb} NaN or infinite, the first in {first}"
+
+
+def refuse_nonfinite(module: nn.Module, origin: Path) -> None:
+    """Raise a DivergedError where weights are no numbers, before anything is made of them."""
+    found = nonfinite_weights(module)
+    if found is not None:
+        raise DivergedError(
+            f"{origin}: {found}, so that nothing it computes means anything; take other weights, "
+            f"or look at what is left with `pdecnn diagnose`"
+        )

@@ -8,6 +8,7 @@ from pdecnn.pde.block import Block as Block
 from pdecnn.pde.convolution import Convolution as Convolution
 from pdecnn.pde.facts import Component as Component
 from pdecnn.pde.facts import Equation as Equation
+from pdecnn.pde.facts import StabilityRule as StabilityRule
 from pdecnn.pde.grid import Grid as Grid
 from pdecnn.pde.integrators import INTEGRATORS as INTEGRATORS
 from pdecnn.pde.integrators import AbstractIntegrator as AbstractIntegrator
@@ -21,7 +22,6 @@ from pdecnn.pde.layers import AbstractLayer as AbstractLayer
 from pdecnn.pde.layers import ResidualLayer as ResidualLayer
 from pdecnn.pde.layers import SymmetricLayer as SymmetricLayer
 from pdecnn.pde.normalization import TotalVariationNorm as TotalVariationNorm
-from pdecnn.pde.stability_rules import StabilityRule as StabilityRule
 from pdecnn.pde.stencil import galerkin_coarsen as galerkin_coarsen
 from pdecnn.pde.stencil import pde_coefficients as pde_coefficients
 from pdecnn.pde.stencil import pde_terms as pde_terms

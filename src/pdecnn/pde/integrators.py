@@ -15,18 +15,21 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.pde.facts import HEAT, Component, Equation
-from pdecnn.pde.layers import AbstractLayer
-from pdecnn.pde.stability_rules import (
+from pdecnn.pde.facts import (
     EULER_RULE,
+    HEAT,
     RUNGE_KUTTA_4_RULE,
     WAVE_RULE,
+    Component,
+    Equation,
     StabilityRule,
 )
+from pdecnn.pde.layers import AbstractLayer
 
 State = tuple[Tensor, ...]
 Layers = Sequence[nn.Module]
 Weights = dict[str, Tensor]
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _HALF = (torch.bfloat16, torch.float16)
 Potential = Callable[[Tensor], Tensor]
 """Phi of a layer, one number for each example."""
@@ -260,7 +263,10 @@ class Verlet(AbstractReversibleIntegrator):
         self.layer_channels(features.shape[1])
         # Own, dense memory for each half: recomputation must meet the layout the forward pass
         # had, or another kernel with other rounding might run.
-        layout = _memory_format(features)
+        layout = torch.contiguous_format
+        if not features.is_contiguous():
+            last = _CHANNELS_LAST.get(features.dim(), layout)
+            layout = last if features.is_contiguous(memory_format=last) else layout
         first, second = features.chunk(2, dim=1)
         return first.contiguous(memory_format=layout), second.contiguous(memory_format=layout)
 
@@ -374,13 +380,4 @@ def evaluate(layer: nn.Module, *features: Tensor, weights: Weights | None = None
             f"a layer must keep the shape of its input, but {type(layer).__name__} made "
             f"{tuple(outputs.shape)} of {tuple(features[0].shape)}"
         )
-    return outputs.to(wide)
-
-
-def _memory_format(features: Tensor) -> torch.memory_format:
-    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(features.dim())
-    if channels_last is None or features.is_contiguous():
-        return torch.contiguous_format
-    if features.is_contiguous(memory_format=channels_last):
-        return channels_last
-    return torch.contiguous_format
+    return outputs if outputs.dtype == wide else outputs.to(wide)

@@ -10,10 +10,11 @@ from pdecnn.errors import unknown_name
 NORMALIZATIONS = ("none", "tv", "batch")
 _PLAIN_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BATCH_NORMS = (_BatchNorm,)
-"""The kinds of batch norm, plain or over several processes."""
+"""The kinds of batch norm."""
 BATCH_NORM_EPSILON = 1e-4
 # Neither sums of its squares nor the cube of its inverse, met in gradients, leave float32's range.
 _LARGEST_SQUARED = 2.0**32
+_WIDE = (torch.float32, torch.float64)
 
 
 class ChannelAffine(nn.Module):
@@ -30,7 +31,8 @@ class ChannelAffine(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """S features + bias, in the features' dtype."""
         shape = (-1, *(1,) * (features.dim() - 2))
-        return (features * self.scale.view(shape) + self.bias.view(shape)).to(features.dtype)
+        outputs = features * self.scale.view(shape) + self.bias.view(shape)
+        return outputs if outputs.dtype == features.dtype else outputs.to(features.dtype)
 
 
 class TotalVariationNorm(nn.Module):
@@ -53,7 +55,8 @@ class TotalVariationNorm(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """N_tv of features (batch, channels, *spatial)."""
-        wide = features.to(torch.promote_types(features.dtype, torch.float32))
+        dtype = features.dtype
+        wide = features if dtype in _WIDE else features.float()
         # N_tv is the same of c y with c^2 epsilon; c = 1 unless squares could leave the range.
         largest = wide.detach().abs().amax(1, keepdim=True)
         factor = (_LARGEST_SQUARED / largest).clamp(max=1)
@@ -63,7 +66,7 @@ class TotalVariationNorm(nn.Module):
         normalized = scaled * torch.rsqrt(radicand)
         if self.affine is not None:
             normalized = self.affine(normalized)
-        return normalized.to(features.dtype)
+        return normalized if normalized.dtype == dtype else normalized.to(dtype)
 
     def extra_repr(self) -> str:
         """The arguments that define the normalisation."""

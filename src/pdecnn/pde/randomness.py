@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from pdecnn.errors import ConfigError
 from pdecnn.pde.activations import BUILT_IN
@@ -15,16 +16,22 @@ from pdecnn.pde.facts import is_deterministic
 from pdecnn.pde.integrators import AbstractIntegrator
 from pdecnn.pde.layers import AbstractLayer
 
+_METHODS: dict[type, frozenset[str]] = {}  # of each class met so far
+
 
 def is_captured(device: torch.device) -> bool:
     """Whether what is computed there now is recorded for a CUDA graph: it cannot be waited for."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether a user's function runs with a part of the module or the gradient of a weight."""
-    return any(
-        part._forward_hooks
+def has_foreign_code(module: nn.Module) -> bool:
+    """Whether a user's function runs with a part of the module or the gradient of a weight.
+
+    A hook on it or on all modules, or a method replaced on the object.
+    """
+    return bool(_global_forward_hooks or _global_forward_pre_hooks) or any(
+        replaced_methods(part)
+        or part._forward_hooks
         or part._forward_pre_hooks
         or part._backward_hooks
         or part._backward_pre_hooks
@@ -33,6 +40,18 @@ def has_hooks(module: nn.Module) -> bool:
         )
         for part in module.modules()
     )
+
+
+def replaced_methods(module: nn.Module) -> set[str]:
+    """The methods of its class that the object itself has others for."""
+    return vars(module).keys() & _methods(type(module))
+
+
+def _methods(kind: type) -> frozenset[str]:
+    if kind not in _METHODS:
+        named = (name for name in dir(kind) if callable(getattr(kind, name, None)))
+        _METHODS[kind] = frozenset(named)
+    return _METHODS[kind]
 
 
 def suspects_among(layers: Iterable[nn.Module]) -> str:
@@ -45,7 +64,7 @@ def _may_be_random(layer: nn.Module) -> bool:
     return (
         not all(is_deterministic(type(part)) for part in layer.modules())
         or (isinstance(layer, AbstractLayer) and layer.activation not in BUILT_IN)
-        or has_hooks(layer)
+        or has_foreign_code(layer)
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pdecnn.data.registry import OWN, needs_folder
 from pdecnn.errors import ConfigError, DataError, DivergedError
-from pdecnn.learning.selection import best_epoch
+from pdecnn.learning.metrics import best_epoch
 from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose

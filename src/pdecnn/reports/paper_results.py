@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.learning.precision import AUTO
+from pdecnn.learning.metrics import AUTO
 from pdecnn.reports.recorded import (
     _UNKNOWN,
     entry,

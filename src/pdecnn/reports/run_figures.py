@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pdecnn.errors import CheckpointError, system_errors_as
 from pdecnn.files import write_all
-from pdecnn.learning.selection import best_epoch
+from pdecnn.learning.metrics import best_epoch
 from pdecnn.reports.charts import convergence_charts, rates_in_words
 from pdecnn.reports.recorded import read_metrics, read_predictions, read_summary
 from pdecnn.reports.style import (

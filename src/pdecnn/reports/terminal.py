@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Table
 
 from pdecnn.data.registry import PUBLISHED
-from pdecnn.learning.epoch_report import EpochReport
+from pdecnn.learning.metrics import EpochReport
 from pdecnn.learning.progress import Progress as TrainingProgress
 from pdecnn.learning.trainer import Trainer
 from pdecnn.runs.diagnosis import AttackReport

@@ -21,7 +21,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.fast.acceleration import accelerated, fast_layout
 from pdecnn.learning.memory import free_memory, is_out_of_memory
-from pdecnn.learning.precision import autocast
+from pdecnn.learning.metrics import autocast
 from pdecnn.learning.trainer import Trainer
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
@@ -31,6 +31,7 @@ from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.plain_twin import PlainNetwork, PlainStep, copy_weights_
 from pdecnn.runs.timing import Timing, time_in_turn
+from pdecnn.runs.training import notes_shown_by
 
 FORMAT_VERSION = 3
 CAPTURED, EAGER, PLAIN = "captured", "eager", "plain"
@@ -238,14 +239,16 @@ class TrainerSteps:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.notes: list[str] = []
-        trainer.note = self.notes.append
         self.steps_left = 0
 
     def __call__(self) -> None:
         """Train on the next batch."""
         if self.steps_left == 0:
-            self._begin_epoch()
-        self.trainer.step()
+            with notes_shown_by(self.notes.append):  # of the first step, which may be captured
+                self._begin_epoch()
+                self.trainer.step()
+        else:
+            self.trainer.step()
         self.steps_left -= 1
 
     def _begin_epoch(self) -> None:

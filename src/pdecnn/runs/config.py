@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isqrt
 from pathlib import Path
 from types import NoneType, UnionType
@@ -11,12 +11,13 @@ from typing import Any, get_args, get_origin
 
 from pdecnn.checks import is_count, is_finite_number
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.image_file import MAX_PIXELS
+from pdecnn.data.images import MAX_PIXELS
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.errors import ConfigError, quoted, unknown_name
 from pdecnn.learning.training_config import TrainingConfig
-from pdecnn.networks.config import NetworkConfig, with_old_grid
+from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
+from pdecnn.settings import Settings, documented, setting
 
 FORMAT_VERSION = 1
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
@@ -25,51 +26,56 @@ GROUPS = ("network", "data", "training")
 VALIDATION_FRACTION = 0.2
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataConfig:
+@documented
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Settings):
     """Which images a run uses and what is done to them."""
 
-    name: str
-    """The data set, by name."""
-    folder: str | None = None
-    """Where it lies; None for data sets that need no files."""
-    channels: int = 3
-    """What image files of one's own are read as: 3 for colour, 1 for grey."""
-    stream: bool | None = None
-    """Whether data of one's own stays on the disk, read as it is needed; None: if it is large."""
-    size: int | None = None
-    """The side images are resized to; None: as they come."""
-    fraction: float = 1.0
-    """The share of the training images that is used, class-balanced."""
-    validation_fraction: float = VALIDATION_FRACTION
-    """The share of the published training images that is held out for validation."""
-    flip: bool = True
-    """Whether images are mirrored at random."""
-    padding: float = 1 / 16
-    """The share of the size that is zero-padded on each side before cropping back at random."""
-    standardize: str = "image"
-    """'image', 'dataset' or 'none'."""
-    pooling: int = 1
-    """Standardised images are averaged over cells of this many pixels an axis."""
+    group, prefix = "data", "data."
+    name: str = setting(meaning="The data set, by name.", allowed=DATASETS, kind="data set")
+    folder: str | None = setting(None, "Where it lies; None for data sets that need no files.")
+    channels: int = setting(
+        3, "What image files of one's own are read as: 3 for colour, 1 for grey.", "[1, 3]"
+    )
+    stream: bool | None = setting(
+        None,
+        "Whether data of one's own stays on the disk, read as it is needed; None: if it is large.",
+    )
+    size: int | None = setting(
+        None, "The side images are resized to; None: as they come.", "[1, inf)"
+    )
+    fraction: float = setting(
+        1.0, "The share of the training images that is used, class-balanced.", "(0, 1]"
+    )
+    validation_fraction: float = setting(
+        VALIDATION_FRACTION,
+        "The share of the published training images that is held out for validation.",
+        "(0, 1)",
+    )
+    flip: bool = setting(True, "Whether images are mirrored at random.")
+    padding: float = setting(
+        1 / 16,
+        "The share of the size that is zero-padded on each side before cropping back at random.",
+        "[0, 0.5]",
+    )
+    standardize: str = setting(
+        "image", "'image', 'dataset' or 'none'.", STANDARDIZATIONS, kind="standardization"
+    )
+    pooling: int = setting(
+        1, "Standardised images are averaged over cells of this many pixels an axis.", "[1, inf)"
+    )
 
-    def __post_init__(self) -> None:
-        if self.name not in DATASETS:
-            raise unknown_name("data set", self.name, DATASETS)
-        self._check_size()
-        if self.channels not in (1, 3):
-            raise ConfigError(f"data.channels must be 1 (grey) or 3, found {self.channels}")
-        self._check_use()
-        if not 0 < self.fraction <= 1:
-            raise ConfigError(f"data.fraction must be in (0, 1], found {self.fraction}")
-        if not 0 < self.validation_fraction < 1:
+    def check_together(self) -> None:
+        """Refuse a size that images cannot have, and what would be ignored."""
+        if self.name == "images" and self.size is not None and self.size**2 > MAX_PIXELS:
             raise ConfigError(
-                f"data.validation_fraction must be in (0, 1), found {self.validation_fraction}"
+                f"data.size must be at most {isqrt(MAX_PIXELS):,} for images, found {self.size:,}"
             )
-        if self.standardize not in STANDARDIZATIONS:
-            raise unknown_name("standardization", self.standardize, STANDARDIZATIONS)
-        if self.pooling < 1:
-            raise ConfigError(f"data.pooling must be at least 1, found {self.pooling}")
-        self.augmentation()
+        if self.name == "images" and self.size is None:
+            raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
+        if self.channels == 2:
+            raise ConfigError("data.channels must be 1 (grey) or 3, found 2")
+        self._check_use()
 
     def _check_use(self) -> None:
         """Refuse what would be ignored."""
@@ -87,16 +93,6 @@ class DataConfig:
             raise ConfigError(
                 f"data.stream is for data of one's own ({', '.join(OWN)}), found {self.name!r}"
             )
-
-    def _check_size(self) -> None:
-        if self.size is not None and self.size < 1:
-            raise ConfigError(f"data.size must be at least 1, found {self.size}")
-        if self.name == "images" and self.size is not None and self.size**2 > MAX_PIXELS:
-            raise ConfigError(
-                f"data.size must be at most {isqrt(MAX_PIXELS):,} for images, found {self.size:,}"
-            )
-        if self.name == "images" and self.size is None:
-            raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
 
     def augmentation(self) -> Augmentation:
         """The random changes of training images."""
@@ -132,8 +128,8 @@ class RunConfig:
             "seed": self.seed,
             "initial": self.initial,
             "network": self.network.to_dict(),
-            "data": _plain(self.data),
-            "training": _plain(self.training),
+            "data": self.data.to_dict(),
+            "training": self.training.to_dict(),
         }
 
     def with_settings(self, settings: dict[str, Any]) -> "RunConfig":
@@ -203,19 +199,10 @@ def run_config_from_dict(values: object) -> RunConfig:
 
 def _part(group: str, cls: Any, settings: object, version: int) -> Any:
     """The settings of a group as a file of that version has them."""
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{group} must be an object of settings")
-    known = [field.name for field in fields(cls)]
-    given = _meant_before(group, version)
-    for name, value in (with_old_grid(settings) if group == "network" else settings).items():
-        if name in known:
-            given[name] = convert(value, _hint(group, name), f"{group}.{name}")
-        elif not _is_ignored(f"{group}.{name}", value):
-            raise unknown_name(f"{group} setting", name, known)
-    try:
-        return cls(**given)
-    except TypeError as error:
-        raise ConfigError(f"{group}: {error}") from error
+    if isinstance(settings, dict):
+        kept = {k: v for k, v in settings.items() if not _is_ignored(f"{group}.{k}", v)}
+        settings = _meant_before(group, version) | kept
+    return cls.from_dict(settings)
 
 
 def _meant_before(group: str, version: int) -> dict[str, Any]:
@@ -275,12 +262,6 @@ def _hint(group: str, name: str) -> Any:
     hint = next(field.type for field in fields(_CLASSES[group]) if field.name == name)
     # In a file or on the command line an activation is a name.
     return str if (group, name) == ("network", "activation") else hint
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    assert is_dataclass(config)
-    values = {field.name: getattr(config, field.name) for field in fields(config)}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
 
 
 # ------------------------------------------------------------------ settings as text

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from pdecnn.checks import check_count
+from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
-from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.diagnostics.attacks import NORMS
 from pdecnn.diagnostics.corruptions import CorruptionResult, measure_corruptions
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis, diagnose_network
 from pdecnn.diagnostics.json_values import block_values
 from pdecnn.diagnostics.robustness import AttackResult, measure_robustness
 from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.networks.finiteness import nonfinite_weights
+from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.runs.environment import cpu_threads, resolve_device
 from pdecnn.runs.evaluation import read_run
 from pdecnn.runs.runs import Run, as_run

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pdecnn.data.image_file import read_image
+from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
-from pdecnn.data.random_numbers import cpu_generator
+from pdecnn.data.images import read_image
 from pdecnn.errors import CheckpointError, ConfigError, DivergedError
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import Evaluation, check_fit, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig
-from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
+from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import take_weights
 from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.preparation import read_splits
@@ -100,13 +100,12 @@ def evaluate(
         network, images, training = ranks.together(
             lambda: read_run(as_run(run), data, split=split, weights=weights)
         )
-        evaluation = evaluate_network(
-            network.to(where),
-            images,
-            batch_size=training.evaluation_batch_size,
-            precision=training.precision,
-            ranks=ranks,
-        )
+        how: dict[str, Any] = {
+            "batch_size": training.evaluation_batch_size,
+            "precision": training.precision,
+        }
+        score = ranks.scoring(network.to(where), images.images, **how)
+        evaluation = ranks.agreed(evaluate_network(network, images, score=score, **how))
     return {**evaluation.to_dict(), "num_weights": network.num_weights}
 
 

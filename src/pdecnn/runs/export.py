@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from pdecnn.data.random_numbers import cpu_generator
+from pdecnn.data.augmentation import cpu_generator
 from pdecnn.errors import ConfigError, ExportError, system_errors_as, unknown_name
 from pdecnn.files import new_file, sync_folder, temporary_beside
-from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.network import Network
 from pdecnn.networks.pixel_network import PixelNetwork
+from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import SPATIAL_AXES
 from pdecnn.pde.grid import deferred_checks

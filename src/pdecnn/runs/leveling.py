@@ -11,7 +11,6 @@ import torch
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError
 from pdecnn.learning.metrics import class_scores, evaluate_network
-from pdecnn.networks.finiteness import refuse_nonfinite
 from pdecnn.networks.multilevel import (
     coarsen_in_space,
     coarsen_in_time,
@@ -20,6 +19,7 @@ from pdecnn.networks.multilevel import (
 )
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.environment import cpu_threads, describe_environment, resolve_device
 from pdecnn.runs.evaluation import read_run, read_weights

@@ -1,18 +1,16 @@
 """From a config to the objects of a run: images, preprocessing, network."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from pdecnn.data.image_set import ImageSet
-from pdecnn.data.random_numbers import stable_seed
+from pdecnn.data.augmentation import stable_seed
+from pdecnn.data.image_set import ImageSet, StoredImages, channel_statistics
 from pdecnn.data.registry import OWN, own_form, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
-from pdecnn.data.statistics import channel_statistics
-from pdecnn.data.stored_images import StoredImages
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
@@ -55,11 +53,14 @@ def _sampled(number: int) -> torch.Tensor:
     return torch.linspace(0, number - 1, _NUM_SAMPLED, dtype=torch.float64).long()
 
 
-def read_splits(config: DataConfig, seed: int) -> Splits:
-    """Read the data and split it, class-balanced, as the seed says."""
+def read_splits(config: DataConfig, seed: int, arrays: Mapping[str, Any] | None = None) -> Splits:
+    """Read the data and split it, class-balanced, as the seed says.
+
+    `arrays` are the data itself, by name, where it is in memory.
+    """
     data = read_dataset(
         config.name,
-        None if config.folder is None else Path(config.folder),
+        config.folder if arrays is None else arrays,
         channels=config.channels,
         size=config.size,
         stream=config.stream,
@@ -78,14 +79,15 @@ def read_splits(config: DataConfig, seed: int) -> Splits:
     return Splits(train, validation, data.test)
 
 
-def fit_network(config: RunConfig) -> RunConfig:
+def fit_network(config: RunConfig, arrays: Mapping[str, Any] | None = None) -> RunConfig:
     """The config with the channels and classes of data of one's own in its network.
 
     What was set to something else than in the recipe stays; `make_network` compares it.
     """
     if config.data.name not in OWN:
         return config
-    found = own_form(config.data.name, config.data.folder, channels=config.data.channels)
+    source = config.data.folder if arrays is None else arrays
+    found = own_form(config.data.name, source, channels=config.data.channels)
     usual, network = recipe(config.recipe).network, config.network
     if network.in_channels == usual.in_channels:
         network = replace(network, in_channels=found.channels)

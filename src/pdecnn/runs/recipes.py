@@ -6,7 +6,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from pdecnn.data.array_files import KINDS
+from pdecnn.data.arrays import KINDS
 from pdecnn.data.registry import needs_folder, recognize
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.learning.training_config import TrainingConfig

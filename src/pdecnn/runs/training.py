@@ -1,7 +1,7 @@
 """One run from config to summary, resumable at any point: open, prepare, restore, train, finish."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,16 +13,21 @@ from typing import Any
 
 import torch
 
+from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
-from pdecnn.data.random_numbers import cpu_generator
 from pdecnn.data.split import imbalance
 from pdecnn.errors import CheckpointError, ConfigError, DataError, system_errors_as
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint, set_aside
 from pdecnn.learning.distributed import Ranks, joined_ranks, num_ranks
-from pdecnn.learning.epoch_report import EpochReport
-from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
-from pdecnn.learning.precision import AUTO, resolve_precision
+from pdecnn.learning.metrics import (
+    AUTO,
+    EpochReport,
+    Evaluation,
+    class_scores,
+    evaluate_network,
+    resolve_precision,
+)
 from pdecnn.learning.progress import Progress
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.network import Network
@@ -109,6 +114,7 @@ def notes_shown_by(show: Callable[[str], None]) -> Iterator[None]:
 def train(
     config: RunConfig,
     *,
+    data: tuple[Any, Any] | Mapping[str, Any] | None = None,
     output: str | Path | None = None,
     resume: bool = False,
     device: str = "auto",
@@ -118,15 +124,20 @@ def train(
 ) -> Run:
     """Train as the config says, or go on with a run, and return its directory.
 
-    `initial` is a run or a `save_pretrained` folder to take the weights from; with `foreign` it
-    may be a file of torch.save, of which the tensors alone are read. With `resume` the newest
-    checkpoint that verifies is taken; a finished run is left as it is. What is worth a line is
-    logged (`logging.getLogger("pdecnn")`).
+    `data` takes the place of the config's: samples and labels (x, y), tensors or numpy arrays
+    with the axes of `pdecnn.data.read_arrays`, or several such parts by its names. `initial` is a
+    run or a `save_pretrained` folder to take the weights from; with `foreign` it may be a file of
+    torch.save, of which the tensors alone are read. With `resume` the newest checkpoint that
+    verifies is taken; a finished run is left as it is. What is worth a line is logged
+    (`logging.getLogger("pdecnn")`).
 
     Of several processes that torchrun started each calls this; rank 0 alone writes and speaks.
     """
     if initial is not None:
         config = replace(config, initial=str(Path(initial).absolute()))
+    arrays = dict(zip("xy", data, strict=True)) if isinstance(data, tuple) else data
+    if arrays is not None:
+        config = replace(config, data=replace(config.data, name="arrays", folder=None, channels=3))
     with StopSignals() as signals:
         where = resolve_device(device)
         with (
@@ -135,7 +146,7 @@ def train(
             deterministic_algorithms(config.training.deterministic, where),
             ExitStack() as held,
         ):
-            config = ranks.together(partial(fit_network, config))
+            config = ranks.together(partial(fit_network, config, arrays))
             folder = None if output is None else Path(output)
             opened = ranks.first(partial(_open, folder, config, where, resume, held))
             run = Run(opened["folder"], elsewhere=not ranks.is_first)
@@ -146,6 +157,7 @@ def train(
                 walk = _Walk(
                     run=run,
                     config=config,
+                    arrays=arrays,
                     device=where,
                     ranks=ranks,
                     signals=signals,
@@ -263,6 +275,7 @@ class _Walk:
 
     run: Run
     config: RunConfig
+    arrays: Mapping[str, Any] | None
     device: torch.device
     ranks: Ranks
     signals: StopSignals
@@ -304,7 +317,7 @@ class _Walk:
         self.ranks.together(partial(self.splits.check_same, fingerprint))
 
     def _read_data(self) -> Splits:
-        splits = read_splits(self.config.data, self.config.seed)
+        splits = read_splits(self.config.data, self.config.seed, self.arrays)
         warning = imbalance(splits.train.labels, splits.train.class_names)
         if warning is not None:
             log.info(warning)
@@ -325,7 +338,6 @@ class _Walk:
             validation=splits.validation,
             augmentation=config.data.augmentation(),
             seed=config.seed,
-            note=log.info,
             ranks=self.ranks,
         )
 
@@ -447,13 +459,12 @@ class _Walk:
         ranks.first(partial(self._write, self.point))
         test = self.splits.test.to(self.trainer.sums.device)
         network = self._best_network()
-        evaluation = evaluate_network(
-            network,
-            test,
-            batch_size=config.evaluation_batch_size,
-            precision=config.precision,
-            ranks=ranks,
-        )
+        how: dict[str, Any] = {
+            "batch_size": config.evaluation_batch_size,
+            "precision": config.precision,
+        }
+        score = ranks.scoring(network, test.images, **how)
+        evaluation = ranks.agreed(evaluate_network(network, test, score=score, **how))
         ranks.first(partial(self._summarize, network, test, evaluation))
 
     def _best_network(self) -> Network:

@@ -13,8 +13,8 @@ from benchmarks.resnets import CifarResNet
 from benchmarks.roofline import Ceilings, Roofline
 from benchmarks.speed import PARTS, bench_large, make_digits_pair
 from benchmarks.speed_page import TABLES
+from benchmarks.work import Work
 from pdecnn.learning.objective import Objective
-from pdecnn.learning.work import Work
 from pdecnn.reports.bench import bench_page, part_tables
 from pdecnn.runs.bench import PAPER_DYNAMICS, QUICK
 from pdecnn.runs.timing import Timing

@@ -10,7 +10,7 @@ import pytest
 
 from pdecnn.data import archive
 from pdecnn.data.archive import read_members
-from pdecnn.data.cifar import CIFAR10
+from pdecnn.data.published import CIFAR10
 from pdecnn.data.registry import read_dataset
 from pdecnn.errors import DataError
 from tests.published_data import write_archive

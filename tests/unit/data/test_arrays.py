@@ -11,9 +11,9 @@ import torch
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_tensors
 
-from pdecnn.data import array_files, arrays
+from pdecnn.data import arrays
 from pdecnn.data.arrays import array_form, read_arrays
-from pdecnn.data.stored_images import StoredImages
+from pdecnn.data.image_set import StoredImages
 from pdecnn.errors import DataError
 
 SHAPES = {"signals": (2, 9), "images": (3, 5, 4), "volumes": (1, 3, 4, 5)}
@@ -92,10 +92,10 @@ def test_signals_of_one_channel_need_no_axis_for_it(tmp_path):
 @pytest.mark.parametrize("kind", ["npz", "safetensors", "folder"])
 def test_the_form_is_known_without_reading_all(kind, tmp_path, monkeypatch):
     path = save(tmp_path / "data", kind, {"x": make((4, 5, 6)), "y": LABELS})
-    read = array_files.ArrayFiles.read
+    read = arrays.ArrayFiles.read
     names = []
     monkeypatch.setattr(
-        array_files.ArrayFiles, "read", lambda files, name: names.append(name) or read(files, name)
+        arrays.ArrayFiles, "read", lambda files, name: names.append(name) or read(files, name)
     )
     assert array_form(path) == (4, 3, 2)
     assert set(names) == {"y"}
@@ -132,6 +132,7 @@ def test_from_the_disk_they_are_the_same_bits(dtype, tmp_path, monkeypatch):
     monkeypatch.setattr(arrays, "LARGEST_IN_MEMORY", 30 * 18 - 1)
     assert isinstance(read_arrays(folder).train.images, StoredImages)
     assert isinstance(read_arrays(folder, stream=False).train.images, torch.Tensor)
+    monkeypatch.undo()
     with pytest.raises(DataError, match=r"only arrays in \.npy files can stay on the disk"):
         read_arrays(save(tmp_path / "a", "npz", {"x": make(), "y": LABELS}), stream=True)
 
@@ -280,7 +281,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "bomb.npz"
     np.savez_compressed(path, x=np.zeros((30, 1, 10000), np.uint8), y=LABELS)
     assert path.stat().st_size < 5000
-    monkeypatch.setattr(array_files, "LARGEST_IN_MEMORY", 100_000)
+    monkeypatch.setattr(arrays, "LARGEST_IN_MEMORY", 100_000)
     with pytest.raises(DataError, match=r"unpacks to .* more than 100,000; save each array as a"):
         read_arrays(path)
 
@@ -303,22 +304,36 @@ def test_files_of_other_kinds_are_refused(tmp_path):
             read_arrays(tmp_path / name)
 
 
-def test_an_array_that_shrinks_while_it_is_used_is_one_line_and_no_dead_process(tmp_path):
-    x = np.random.default_rng(0).normal(size=(50, 1, 16)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    np.save(tmp_path / "y.npy", np.arange(50) % 2)
-    images = read_arrays(tmp_path, stream=True).train.images
-    places = images.places.tolist()
-    np.testing.assert_array_equal(images[:].numpy(), x[places])
-    with (tmp_path / "x.npy").open("rb+") as stream:
-        stream.truncate(200)
-    with pytest.raises(DataError, match=r"x\.npy: has become shorter"):
-        images[:]
+@pytest.mark.parametrize("begin", [100, 0])
+def test_a_streamed_array_that_shrinks_is_an_error_and_no_signal(begin, tmp_path):
+    folder = save(tmp_path / "a", "folder", {"x": make(), "y": LABELS})
+    images = read_arrays(folder, stream=True).train.images
+    path = folder / "x.npy"
+    with path.open("r+b") as stream:
+        stream.truncate(begin)
+    with pytest.raises(DataError, match=r"x\.npy: has become shorter than its header says"):
+        images[:2]
 
 
-def test_an_array_with_its_samples_apart_is_read_too(tmp_path):
-    x = np.random.default_rng(0).normal(size=(50, 2, 16)).astype(np.float32)
-    np.save(tmp_path / "x.npy", np.asfortranarray(x))
-    np.save(tmp_path / "y.npy", np.arange(50) % 2)
-    images = read_arrays(tmp_path, stream=True).train.images
-    np.testing.assert_array_equal(images[:].numpy(), x[images.places.tolist()])
+def test_arrays_stored_by_columns_are_read_too(tmp_path):
+    by_rows = read_arrays(save(tmp_path / "a", "folder", {"x": make(), "y": LABELS}))
+    columns = {"x": np.asfortranarray(make()), "y": LABELS}
+    for stream in (False, True):
+        found = read_arrays(save(tmp_path / f"b{stream}", "folder", columns), stream=stream)
+        assert torch.equal(found.train.images[:], by_rows.train.images)
+
+
+def test_arrays_in_memory_are_read_like_those_of_a_file(tmp_path):
+    named = {"x": make(), "y": LABELS}
+    expected = read_arrays(save(tmp_path / "a", "npz", named))
+    for given in (named, {name: torch.from_numpy(array) for name, array in named.items()}):
+        found = read_arrays(given)
+        assert torch.equal(found.train.images, expected.train.images)
+        assert torch.equal(found.test.labels, expected.test.labels)
+        assert arrays.array_form(given) == arrays.array_form(tmp_path / "a.npz")
+    names = [f"class {label}" for label in range(int(LABELS.max()) + 1)]
+    assert read_arrays(named | {"class_names": names}).train.class_names == tuple(names)
+    with pytest.raises(DataError, match="the arrays given: holds x but not y"):
+        read_arrays({"x": make()})
+    with pytest.raises(DataError, match="the arrays given: only arrays in"):
+        read_arrays(named, stream=True)

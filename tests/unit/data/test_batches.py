@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pdecnn.data.batches import epoch_order, evaluation_batches, training_batches
+from pdecnn.data.split import epoch_order, evaluation_batches, training_batches
 from pdecnn.errors import ConfigError
 
 

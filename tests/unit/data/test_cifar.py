@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pdecnn.data.cifar import CIFAR10, CIFAR100, read_cifar10, read_cifar100
+from pdecnn.data.published import CIFAR10, CIFAR100, read_cifar10, read_cifar100
 from pdecnn.errors import DataError
 
 READERS = {CIFAR10: read_cifar10, CIFAR100: read_cifar100}

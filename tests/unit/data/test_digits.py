@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from pdecnn.data.digits import NUM_TEST_IMAGES, read_digits
+from pdecnn.data.registry import NUM_TEST_IMAGES, read_digits
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 
 from pdecnn.data import download as download_module
 from pdecnn.data import registry
-from pdecnn.data.cifar import CIFAR10, CIFAR10_PYTHON
 from pdecnn.data.download import download, verify
+from pdecnn.data.published import CIFAR10, CIFAR10_PYTHON
 from pdecnn.data.registry import read_dataset
 from pdecnn.errors import ConfigError, DataError
 from tests.published_data import write_archive, write_version

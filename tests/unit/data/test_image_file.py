@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from pdecnn.data import image_file
-from pdecnn.data.image_file import read_image
+from pdecnn.data import images as images_module
+from pdecnn.data.images import read_image
 from pdecnn.errors import DataError
 
 ORIENTATION_TAG = 0x0112
@@ -291,9 +291,9 @@ def test_an_unreadable_file_is_named(tmp_path, colours, monkeypatch):
 def test_more_pixels_than_the_cap_are_refused(tmp_path, colours, monkeypatch):
     path = tmp_path / "image.png"
     Image.fromarray(colours).save(path)
-    monkeypatch.setattr(image_file, "MAX_PIXELS", HEIGHT * WIDTH)
+    monkeypatch.setattr(images_module, "MAX_PIXELS", HEIGHT * WIDTH)
     assert_pixels(path, colours)
-    monkeypatch.setattr(image_file, "MAX_PIXELS", HEIGHT * WIDTH - 1)
+    monkeypatch.setattr(images_module, "MAX_PIXELS", HEIGHT * WIDTH - 1)
     assert_refused(path, "more than 23 pixels; reduce it first")
 
 
@@ -317,7 +317,7 @@ def test_threads_that_read_at_once_leave_the_warning_filters_alone(tmp_path, col
     for path in paths:
         Image.fromarray(colours).save(path)
     before, both = list(warnings.filters), Barrier(2)
-    decode, found = image_file._decode, []
+    decode, found = images_module._decode, []
 
     def decode_together(*arguments):
         both.wait(timeout=100)
@@ -325,7 +325,7 @@ def test_threads_that_read_at_once_leave_the_warning_filters_alone(tmp_path, col
         both.wait(timeout=100)
         return decode(*arguments)
 
-    monkeypatch.setattr(image_file, "_decode", decode_together)
+    monkeypatch.setattr(images_module, "_decode", decode_together)
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda path: read_image(path, 3), paths))
     assert found == [before] * len(paths)

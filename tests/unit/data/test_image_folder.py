@@ -8,10 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
-from pdecnn.data import image_folder
-from pdecnn.data.image_file import read_image
-from pdecnn.data.image_folder import image_classes, read_image_folder
-from pdecnn.data.stored_images import StoredImages
+from pdecnn.data import images as images_module
+from pdecnn.data.image_set import StoredImages
+from pdecnn.data.images import image_classes, read_image, read_image_folder
 from pdecnn.errors import BadFilesError, DataError
 from tests.image_folders import stripes, write_folder
 
@@ -205,7 +204,7 @@ def test_a_bomb_is_in_the_report(tmp_path, monkeypatch):
     """Promise 16."""
     write_folder(tmp_path, 10)
     Image.new("L", (200, 200)).save(tmp_path / "down" / "bomb.png")
-    monkeypatch.setattr("pdecnn.data.image_file.MAX_PIXELS", 10_000)
+    monkeypatch.setattr("pdecnn.data.images.MAX_PIXELS", 10_000)
     with pytest.raises(BadFilesError, match=r"bomb\.png: has more than 10,000 pixels") as caught:
         read(tmp_path)
     assert len(str(caught.value).splitlines()) == 2
@@ -253,10 +252,10 @@ def test_what_is_no_folder_of_images_is_said_so(make, message, tmp_path):
 def test_a_large_folder_stays_on_the_disk(tmp_path, monkeypatch):
     write_folder(tmp_path, 10)
     assert isinstance(read(tmp_path).train.images, torch.Tensor)
-    monkeypatch.setattr(image_folder, "LARGEST_IN_MEMORY", 10 * 3 * 16 * 16 - 1)
+    monkeypatch.setattr(images_module, "LARGEST_IN_MEMORY", 10 * 3 * 16 * 16 - 1)
     assert isinstance(read(tmp_path).train.images, StoredImages)
     assert isinstance(read(tmp_path, stream=False).train.images, torch.Tensor)
-    monkeypatch.setattr(image_folder, "LARGEST_IN_MEMORY", 10 * 3 * 16 * 16)
+    monkeypatch.setattr(images_module, "LARGEST_IN_MEMORY", 10 * 3 * 16 * 16)
     assert isinstance(read(tmp_path).train.images, torch.Tensor)
 
 

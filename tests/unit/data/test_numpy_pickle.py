@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from pdecnn.data.cifar import CIFAR10_PYTHON
-from pdecnn.data.numpy_pickle import read_pickle
+from pdecnn.data.archive import read_pickle
+from pdecnn.data.published import CIFAR10_PYTHON
 from pdecnn.data.registry import read_dataset
 from pdecnn.errors import DataError
 from tests.published_data import python_2_pickle, write_version

@@ -5,8 +5,13 @@ import shutil
 import pytest
 import torch
 
-from pdecnn.data.cifar import CIFAR10, CIFAR10_PYTHON, CIFAR10_VERSIONS, CIFAR100_PYTHON
-from pdecnn.data.published_folder import find_version
+from pdecnn.data.published import (
+    CIFAR10,
+    CIFAR10_PYTHON,
+    CIFAR10_VERSIONS,
+    CIFAR100_PYTHON,
+    find_version,
+)
 from pdecnn.data.registry import find_dataset, read_dataset
 from pdecnn.errors import DataError
 from tests.published_data import VERSIONS, contents, python_2_pickle, write_archive, write_version

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from pdecnn.data.random_numbers import (
+from pdecnn.data.augmentation import (
     MAX_BOUND,
     cpu_generator,
     random_bits,
@@ -121,7 +121,7 @@ def test_stable_seeds_never_change():
 
 
 def test_stable_seeds_are_the_same_in_another_process():
-    command = "from pdecnn.data.random_numbers import stable_seed; print(stable_seed(7, 'flip'))"
+    command = "from pdecnn.data.augmentation import stable_seed; print(stable_seed(7, 'flip'))"
     result = subprocess.run(
         [sys.executable, "-c", command], capture_output=True, text=True, check=True
     )

@@ -4,7 +4,7 @@ import pytest
 
 import pdecnn.data
 from pdecnn.data import registry
-from pdecnn.data.cifar import CIFAR10, CIFAR100
+from pdecnn.data.published import CIFAR10, CIFAR100
 from pdecnn.data.registry import DATASETS, find_dataset, needs_folder, read_dataset
 from pdecnn.errors import ConfigError, DataError
 from tests.unit.data import test_cifar, test_stl10

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from pdecnn.data.published import STL10, read_stl10
 from pdecnn.data.registry import read_dataset
-from pdecnn.data.stl10 import STL10, read_stl10
 from pdecnn.errors import DataError
 
 NAMES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")

@@ -6,10 +6,14 @@ import time
 import pytest
 import torch
 
-from pdecnn.data import stored_images
-from pdecnn.data.image_set import ImageSet
-from pdecnn.data.statistics import channel_statistics
-from pdecnn.data.stored_images import BATCHES_AHEAD, StoredImages, image_batches
+from pdecnn.data import image_set as image_set_module
+from pdecnn.data.image_set import (
+    BATCHES_AHEAD,
+    ImageSet,
+    StoredImages,
+    channel_statistics,
+    image_batches,
+)
 from pdecnn.errors import DataError
 
 IMAGES = torch.arange(40 * 3 * 4 * 5).remainder(251).to(torch.uint8).view(40, 3, 4, 5)
@@ -41,7 +45,7 @@ def test_it_looks_like_a_tensor():
 @pytest.mark.parametrize("workers", [1, 2, 3, 16])
 def test_the_number_of_workers_changes_nothing(workers, monkeypatch):
     """Promise 2: late readers do not change the order either."""
-    monkeypatch.setattr(stored_images, "num_workers", lambda: workers)
+    monkeypatch.setattr(image_set_module, "num_workers", lambda: workers)
     stored = store(delay=lambda place: 0.002 * (place % 3 == 0))
     groups = torch.randperm(40).view(8, 5)
     for found, group in zip(stored.batches(groups), groups, strict=True):
@@ -84,7 +88,7 @@ def test_batches_of_a_tensor_are_the_same():
 
 @pytest.mark.parametrize("kind", [torch.uint8, torch.float32])
 def test_the_statistics_have_the_same_bits(kind, monkeypatch):
-    monkeypatch.setattr("pdecnn.data.statistics._AT_A_TIME", 7)
+    monkeypatch.setattr("pdecnn.data.image_set._AT_A_TIME", 7)
     images = IMAGES if kind == torch.uint8 else torch.randn(40, 3, 4, 5) * 1e3
     sets = [
         ImageSet(images=one, labels=torch.zeros(40, dtype=torch.int64), class_names=("a",))

@@ -10,8 +10,8 @@ from torch.nn.modules.module import (
 from torch.nn.utils.parametrizations import weight_norm
 
 from pdecnn.diagnostics import block_stability, energy_curves, guaranteed_bound
-from pdecnn.diagnostics.guarantees import is_linear, is_monotone
-from pdecnn.diagnostics.unchanged import departure
+from pdecnn.diagnostics.guarantees import departure, is_linear, is_monotone
+from pdecnn.errors import ConfigError
 from pdecnn.pde import Activation, Block, Convolution, ForwardEuler, Leapfrog, SymmetricLayer
 from pdecnn.pde.normalization import ChannelAffine
 from tests.blocks import randomize_
@@ -308,3 +308,11 @@ def test_a_subclass_of_the_layer_is_not_f_sym():
     assert verdict.name == "measured"
     assert verdict.failing == ("the layers are F_sym (eq. 7)",)
     assert "a layer is not F_sym (eq. 7) but of class Other" in verdict.reason
+
+
+def test_a_replaced_method_in_float32_is_named_not_mixed_with_float64():
+    layer = SymmetricLayer(3, dimension=1, normalization="none")
+    replace_forward(layer)
+    block = Block([layer], "forward_euler", step_size=0.1)
+    with pytest.raises(ConfigError, match=r"layers\.0 has a method of its own, forward"):
+        block_stability(block, torch.randn(1, 3, 8))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pdecnn.data.digits import read_digits
+from pdecnn.data.registry import read_digits
 from pdecnn.diagnostics import (
     PGDConfig,
     accuracy_under,
@@ -22,7 +22,7 @@ from pdecnn.diagnostics import (
 )
 from pdecnn.diagnostics.attacks import pgd_iterates
 from pdecnn.diagnostics.robustness import device_of, in_batches, is_right, resists
-from pdecnn.errors import ConfigError, DataError
+from pdecnn.errors import ConfigError, DataError, DivergedError
 from tests.unit.learning.trainings import DYNAMICS, make_network
 
 EPSILONS = (0.05, 0.15)
@@ -230,6 +230,16 @@ def test_scores_that_are_not_numbers_are_wrong():
 
     images, labels = linear_images()
     assert not bool(is_right(scores, images, labels).any())
+
+
+def test_a_network_that_overflows_on_every_image_is_not_called_weak():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    with torch.no_grad():
+        network[1].weight.fill_(3e38)
+    with pytest.raises(DivergedError, match="of no image are the class scores finite"):
+        measure_robustness(
+            network, torch.ones(3, 1, 2, 2), torch.zeros(3, dtype=torch.long), epsilons=[0.1]
+        )
 
 
 def test_gradients_go_through_the_preprocessing():

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data.cifar import CIFAR10
+from pdecnn.data.published import CIFAR10
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.explorer.answers import Explorer
 from pdecnn.explorer.subject import open_subject

@@ -9,7 +9,12 @@ import torch
 from torch._inductor import config as generation
 from torch._inductor.graph import GraphLowering
 
-from pdecnn.fast.acceleration import compiled
+from pdecnn.fast import acceleration
+from pdecnn.fast.acceleration import FastPropagator, accelerated, compiled, compiled_modules
+from pdecnn.networks import Opening
+from pdecnn.pde import Convolution
+from pdecnn.pde.backprop import Propagator
+from tests.blocks import make_block, make_features
 
 
 def _cube(values: torch.Tensor) -> torch.Tensor:
@@ -40,3 +45,38 @@ def test_gradients_compiled_in_another_thread_are_not_chosen_by_the_clock(
     torch.testing.assert_close(values.grad, torch.full((3,), 3.0))
     assert len(seen) == 2
     assert all(seen)
+
+
+def test_few_channels_are_padded_within_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for the matrix units of a GPU: eight channels meet the convolution, with the same sums."""
+    seen: list[int] = []
+
+    def padded(convolution: Convolution, features: torch.Tensor) -> torch.Tensor:
+        seen.append(convolution.in_channels)
+        return acceleration._convolve_padded(convolution, features)
+
+    monkeypatch.setattr(acceleration, "_padded", padded)
+    torch.compiler.reset()
+    opening = Opening(3, 8).eval()
+    images = torch.randn(2, 3, 5, 4)
+    expected = opening(images)
+    with compiled_modules([opening], "eager"), accelerated(opening, "eager"):
+        found = opening(images)
+    assert seen == [3]
+    torch.testing.assert_close(found, expected)
+    assert "forward" not in vars(opening.convolution)
+    torch.testing.assert_close(opening(images), expected)
+    assert seen == [3]
+
+
+@torch.no_grad()
+def test_within_accelerated_blocks_are_compiled_and_afterwards_plain() -> None:
+    torch.compiler.reset()
+    block = make_block("verlet", num_steps=2, dtype=torch.float32)
+    features = make_features(dtype=torch.float32)
+    expected = block(features)
+    with accelerated(block, "eager"):
+        assert isinstance(block.propagator, FastPropagator)
+        found = block(features)
+    assert type(block.propagator) is Propagator
+    torch.testing.assert_close(found, expected)

@@ -13,12 +13,9 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DivergedError
 from pdecnn.learning import Trainer, TrainingConfig
 from pdecnn.learning import capture as capture_module
-from pdecnn.learning import graphs as graphs_module
-from pdecnn.learning.capture import CapturedFunction, CapturedScores
+from pdecnn.learning.capture import CapturedFunction, CapturedScores, TrainingGraphs
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
-from pdecnn.learning.graphs import TrainingGraphs
 from pdecnn.learning.metrics import class_scores, evaluation_mode
-from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.registry import create_model
 from tests.unit.learning.trainings import (
     MODES,
@@ -50,9 +47,7 @@ def images(number, seed):
     return ImageSet(images=pixels.to(torch.uint8), labels=labels, class_names=CLASS_NAMES)
 
 
-def gpu_trainer(
-    dynamics="hamiltonian", backprop="stored", notes=None, seed=0, stored=False, **settings
-):
+def gpu_trainer(dynamics="hamiltonian", backprop="stored", seed=0, stored=False, **settings):
     torch.manual_seed(seed)
     network = create_model(f"{dynamics}_cifar10", channels=(16, 32, 32), backprop=backprop)
     settings = {"epochs": 2, "batch_size": 64, "learning_rates": (0.02,), "phases": (1,)} | settings
@@ -63,7 +58,6 @@ def gpu_trainer(
         validation=on_disk(images(130, 1)) if stored else images(130, 1),
         augmentation=Augmentation(),
         seed=0,
-        note=(lambda text: None) if notes is None else notes.append,
     )
 
 
@@ -91,16 +85,16 @@ def graphs_of_a_cpu(monkeypatch):
                 super().score_batch()
 
     monkeypatch.setattr(TrainingGraphs, "_wanted", True)
-    monkeypatch.setattr(graphs_module, "CapturedScores", Scores)
-    monkeypatch.setattr(graphs_module, "compiled_network", nullcontext)
+    monkeypatch.setattr(capture_module, "CapturedScores", Scores)
+    monkeypatch.setattr(capture_module, "compiled_network", nullcontext)
     monkeypatch.setattr(capture_module, "CapturedFunction", Replayed)
-    monkeypatch.setattr(TrainingStep, "compiled", nullcontext)
+    monkeypatch.setattr(capture_module, "compiled_step", nullcontext)
 
 
 @pytest.mark.usefixtures("graphs_of_a_cpu")
 def test_steps_and_validation_go_by_graphs():
     trainer, eager = make_trainer(epochs=2), make_trainer(epochs=2)
-    eager._graphs = TrainingGraphs(eager._step, validation=eager.validation, note=pytest.fail)
+    eager._graphs = TrainingGraphs(eager._step, validation=eager.validation)
     eager._graphs._launch, eager._graphs._tried_scores = eager._step, True
     for found, expected in zip(run(trainer), run(eager), strict=True):
         assert found.validation_loss == pytest.approx(expected.validation_loss, rel=1e-6)
@@ -112,14 +106,16 @@ def test_steps_and_validation_go_by_graphs():
 
 
 @pytest.mark.usefixtures("graphs_of_a_cpu")
-def test_who_listens_later_hears_of_graphs_too():
+def test_who_listens_later_hears_of_graphs_too(caplog):
     """As the bench does, which marks times of steps that ran otherwise than wanted."""
     trainer = make_trainer(epochs=1)
-    trainer.note = (notes := []).append
+    caplog.set_level("INFO", "pdecnn")
     trainer.network.register_forward_hook(lambda *arguments: None)
     run(trainer)
     assert not trainer.captured
-    assert notes == ["the network has hooks, which no graph would run: operators run one by one"]
+    assert caplog.messages == [
+        "the network has hooks, which no graph would run: operators run one by one"
+    ]
 
 
 @pytest.mark.parametrize("batch_size", [7, 20, 40])
@@ -140,15 +136,15 @@ def test_captured_scores_are_the_scores(batch_size):
 @pytest.mark.gpu
 @every_mode
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_captured_training_is_the_eager_one(dynamics, backprop, precision):
+def test_a_captured_training_is_the_eager_one(dynamics, backprop, precision, caplog):
     """Up to rounding: after 14 steps the mean loss agrees to 1 % in bfloat16, 0.1 % in float32."""
-    notes = []
+    caplog.set_level("INFO", "pdecnn")
     found = []
     for capture in (True, False):
-        trainer = gpu_trainer(dynamics, backprop, notes, capture=capture, precision=precision)
+        trainer = gpu_trainer(dynamics, backprop, capture=capture, precision=precision)
         found.append(run(trainer))
         assert trainer.captured == capture
-    assert not notes
+    assert not caplog.messages
     tolerance = 1e-2 if precision == "bfloat16" else 1e-3
     for captured, eager in zip(*found, strict=True):
         assert captured.data_loss == pytest.approx(eager.data_loss, rel=tolerance)
@@ -192,13 +188,13 @@ def test_a_failure_is_seen_within_the_interval_and_changes_nothing():
 
 
 @pytest.mark.gpu
-def test_what_cannot_be_captured_is_said_and_runs_eagerly():
-    notes = []
-    trainer = gpu_trainer(notes=notes)
+def test_what_cannot_be_captured_is_said_and_runs_eagerly(caplog):
+    caplog.set_level("INFO", "pdecnn")
+    trainer = gpu_trainer()
     trainer._step.augmentation = Poisoned(index=-1)  # asks for the epoch's number on the host
     run(trainer)
     assert not trainer.captured
-    first, second = (note for note in notes if note.startswith("the training step"))
+    first, second = (note for note in caplog.messages if note.startswith("the training step"))
     assert "cannot be compiled" in first
     assert "one by one" in second
 

@@ -10,7 +10,7 @@ from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.learning import Trainer, TrainingConfig
 from pdecnn.learning import guard as guard_module
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
-from pdecnn.learning.guard import GuardConfig
+from pdecnn.learning.training_config import GuardConfig
 from tests.unit.learning.trainings import (
     Stop,
     assert_same_bits,
@@ -22,29 +22,32 @@ from tests.unit.learning.trainings import (
 from tests.unit.networks.test_reversal import make_network, trap_
 
 
-def trapped_trainer(*, notes=None, seed=0, **settings):
+@pytest.fixture(autouse=True)
+def notes_are_kept(caplog):
+    caplog.set_level("INFO", "pdecnn")
+
+
+def trapped_trainer(*, seed=0, **settings):
     """A training that meets the kink trap before its first step."""
-    trainer = make_trainer(trap_(make_network(seed=seed, backprop="reversible")), **settings)
-    trainer.guard.note = (lambda text: None) if notes is None else notes.append
-    return trainer
+    return make_trainer(trap_(make_network(seed=seed, backprop="reversible")), **settings)
 
 
 def modes(trainer):
     return [block.backprop for block in trainer.network.blocks]
 
 
-def test_promise_26_a_wrong_gradient_switches_the_block():
-    notes = []
-    trainer = trapped_trainer(notes=notes)
+def test_promise_26_a_wrong_gradient_switches_the_block(caplog):
+    trainer = trapped_trainer()
     reports = run(trainer)
     assert modes(trainer) == ["checkpointed", "reversible"]
     assert reports[0].reversal_error > 0.1
     assert [report.reversal_error for report in reports[1:]] == [None, None]
     assert [report.checkpointed_blocks for report in reports] == [1, 1, 1]
-    assert len(notes) == 1
-    assert notes[0].startswith("epoch 1: the gradient of reversible block 0 is wrong by a relative")
-    assert "checkpointed from now on" in notes[0]
-    assert "network.backprop=exact" in notes[0]
+    assert len(caplog.messages) == 1
+    said = "epoch 1: the gradient of reversible block 0 is wrong by a relative"
+    assert caplog.messages[0].startswith(said)
+    assert "checkpointed from now on" in caplog.messages[0]
+    assert "network.backprop=exact" in caplog.messages[0]
 
 
 def test_after_the_switch_the_training_is_that_of_checkpointed():
@@ -56,14 +59,13 @@ def test_after_the_switch_the_training_is_that_of_checkpointed():
     assert_same_bits(snapshot(trainer), snapshot(twin))
 
 
-def test_it_may_only_warn():
-    notes = []
-    trainer = trapped_trainer(notes=notes, reversal_guard="warn", reversal_interval=1)
+def test_it_may_only_warn(caplog):
+    trainer = trapped_trainer(reversal_guard="warn", reversal_interval=1)
     reports = run(trainer)
     assert modes(trainer) == ["reversible"] * 2
     assert all(report.reversal_error is not None for report in reports)
     assert {report.checkpointed_blocks for report in reports} == {0}
-    assert "it goes on" in notes[0]
+    assert "it goes on" in caplog.messages[0]
 
 
 def test_it_may_be_off():
@@ -73,13 +75,11 @@ def test_it_may_be_off():
     assert {report.reversal_error for report in reports} == {None}
 
 
-def test_a_right_gradient_is_left_alone():
-    notes = []
+def test_a_right_gradient_is_left_alone(caplog):
     network = make_network(backprop="reversible")
     trainer = make_trainer(network, reversal_interval=2)
-    trainer.guard.note = notes.append
     reports = run(trainer)
-    assert notes == []
+    assert caplog.messages == []
     assert modes(trainer) == ["reversible"] * 2
     assert [report.reversal_error is None for report in reports] == [False, True, False]
     assert 0 < reports[0].reversal_error < 1e-4
@@ -151,16 +151,15 @@ def test_a_switch_means_capturing_anew():
     assert (graphs._launch, graphs._score, graphs._tried_scores) == (None, None, False)
 
 
-def test_too_little_memory_is_said_not_fatal(monkeypatch):
+def test_too_little_memory_is_said_not_fatal(monkeypatch, caplog):
     def fail(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    notes = []
-    trainer = trapped_trainer(notes=notes, epochs=1)
+    trainer = trapped_trainer(epochs=1)
     monkeypatch.setattr(trainer.guard.drift, "measure", fail)
     (report,) = run(trainer)
     assert report.reversal_error is None
-    assert "not enough memory to measure" in notes[0]
+    assert "not enough memory to measure" in caplog.messages[0]
 
 
 def test_an_infinite_error_is_a_number_in_json(monkeypatch):

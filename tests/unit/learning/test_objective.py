@@ -6,8 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import pdecnn
+from pdecnn import Block, SymmetricLayer
 from pdecnn.errors import ConfigError
 from pdecnn.learning import Objective, ObjectiveConfig
 from tests.unit.learning.trainings import DYNAMICS, make_network, scatter_weights_
@@ -312,3 +314,50 @@ def test_class_weights_of_another_length_are_refused():
 
 def test_class_weights_may_be_a_list():
     assert ObjectiveConfig(class_weights=[1, 2.5]).class_weights == (1, 2.5)
+
+
+class Mixed(nn.Module):
+    """Blocks wherever they stand, beside modules of torch's own."""
+
+    def __init__(self):
+        super().__init__()
+        layers = [SymmetricLayer(4) for _ in range(3)]
+        shared = [SymmetricLayer(4)]
+        self.first = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
+        self.parts = nn.ModuleDict({"a": Block(layers, "forward_euler", step_size=0.5)})
+        self.last = nn.Sequential(
+            Block(shared, "forward_euler", step_size=0.25, num_steps=4), nn.Linear(4, 2)
+        )
+
+
+def test_any_module_that_contains_blocks_has_the_regulariser():
+    torch.manual_seed(0)
+    module = Mixed().double()
+    block, shared = module.parts["a"], module.last[0]
+    smoothness, decay = Objective().regularization(module)
+    rows = [torch.cat([w.flatten() for w in layer.parameters()]) for layer in block.layers]
+    rates = [(new - old) / 0.5 for old, new in pairwise(rows)]
+    tau = Objective().config.smoothing
+    variation = sum((0.5 * ((rate**2 + tau).sqrt() - tau**0.5)).sum() for rate in rates)
+    torch.testing.assert_close(smoothness, 2e-4 * variation)
+    outside = [*module.first[0].parameters(), *module.last[1].parameters()]
+    squares = sum((weight**2).sum() for weight in outside)
+    squares += 0.5 * sum((layer.convolution.stencil**2).sum() for layer in block.layers)
+    squares += 4 * 0.25 * (shared.layers[0].convolution.stencil ** 2).sum()
+    torch.testing.assert_close(decay, 1e-4 * squares)
+    scores = torch.randn(5, 2, dtype=torch.float64)
+    value = Objective()(module, scores, torch.tensor([0, 1, 0, 1, 1]))
+    torch.testing.assert_close(value.total, value.data_loss + smoothness + decay)
+
+
+def test_a_module_without_blocks_has_decay_alone():
+    smoothness, decay = Objective().regularization(nn.Linear(2, 2))
+    assert smoothness == 0
+    assert decay > 0
+    assert Objective().regularization(nn.BatchNorm1d(3)) == (0, 0)
+
+
+def test_steps_of_several_kinds_have_no_change_in_time():
+    block = Block([SymmetricLayer(4), SymmetricLayer(4, normalization="none")], "forward_euler")
+    with pytest.raises(ConfigError, match="give all steps layers of one kind"):
+        Objective().regularization(block)

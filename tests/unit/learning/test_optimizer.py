@@ -7,10 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
+from pdecnn import Block, SymmetricLayer
 from pdecnn.errors import ConfigError
 from pdecnn.learning import Objective, OptimizerConfig, ProjectedSGD
-from pdecnn.learning.optimizer import MovingAverage, boxed_weights, clip_, project_
+from pdecnn.learning.optimizer import MovingAverage, clip_, project_
 from tests.unit.learning.trainings import DYNAMICS, make_network, scatter_weights_
 
 RATES = [0.1, 0.1, 0.02, 0.02, 0.5]
@@ -159,7 +161,7 @@ def test_projection_is_the_nearest_point_of_the_box():
 def test_boxed_weights_are_the_networks_own_tensors():
     network = make_network()
     ids = {id(weight) for weight in network.parameters()}
-    assert all(id(weight) in ids for weight in boxed_weights(network, "stencils"))
+    assert all(id(weight) in ids for weight in ProjectedSGD(network, learning_rate=0.1).boxed)
 
 
 @pytest.mark.parametrize(("size", "clipped"), [(10.0, True), (1e-4, False)])
@@ -282,3 +284,17 @@ def test_a_frozen_network_part_is_left_alone():
     Objective()(network, scores, torch.arange(4)).total.backward()
     optimizer.step()
     assert torch.equal(network.opening.convolution.stencil, before)
+
+
+@pytest.mark.parametrize("box", ["stencils", "all", "none"])
+def test_any_module_that_contains_blocks_is_projected(box):
+    block = Block([SymmetricLayer(4) for _ in range(2)], "forward_euler")
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), block)
+    config = OptimizerConfig(box=box, box_bound=0.01)
+    optimizer = ProjectedSGD(module, learning_rate=1.0, config=config)
+    module(torch.randn(2, 1, 6, 6)).square().sum().backward()
+    optimizer.step()
+    stencils = {id(layer.convolution.stencil) for layer in block.layers}
+    for weight in module.parameters():
+        bounded = float(weight.detach().abs().max()) <= 0.01
+        assert bounded == (box == "all" or (box == "stencils" and id(weight) in stencils))

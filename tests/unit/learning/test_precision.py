@@ -7,7 +7,7 @@ import torch
 
 from pdecnn.errors import ConfigError
 from pdecnn.learning import TrainingConfig
-from pdecnn.learning.precision import (
+from pdecnn.learning.metrics import (
     PRECISIONS,
     autocast,
     compute_scores,

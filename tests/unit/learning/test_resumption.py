@@ -2,7 +2,7 @@
 
 import pytest
 
-from pdecnn.data.batches import training_batches
+from pdecnn.data.split import training_batches
 from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
 from tests.unit.learning.trainings import (
     POLLS_PER_EPOCH,

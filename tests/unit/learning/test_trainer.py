@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.batches import training_batches
+from pdecnn.data.split import training_batches
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.learning import Evaluation, evaluate_network
 from pdecnn.learning import trainer as trainer_module

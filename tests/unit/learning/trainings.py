@@ -7,10 +7,10 @@ import torch
 
 import pdecnn
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.digits import read_digits
-from pdecnn.data.image_set import ImageSet
-from pdecnn.data.stored_images import StoredImages
+from pdecnn.data.image_set import ImageSet, StoredImages
+from pdecnn.data.registry import read_digits
 from pdecnn.learning import Trainer, TrainingConfig
+from pdecnn.learning.capture import compiled_step
 from pdecnn.learning.distributed import ALONE
 
 DYNAMICS = ("resnet", "parabolic", "hamiltonian", "second_order")
@@ -95,7 +95,7 @@ def step_compiled_and_eager(compiled, eager, number):
     for trainer in (compiled, eager):
         trainer._step.gated = True
         trainer.begin_epoch()
-    with compiled._step.compiled("aot_eager"):
+    with compiled_step(compiled._step, "aot_eager"):
         for _ in range(number):
             compiled.step()
     for _ in range(number):

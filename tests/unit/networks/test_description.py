@@ -202,3 +202,12 @@ def test_what_changes_nothing_that_the_config_says_is_saved(change, tmp_path):
     network.save_pretrained(tmp_path)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert_same(network, pdecnn.Network.from_pretrained(tmp_path))
+
+
+def test_weights_that_are_one_tensor_are_not_saved_as_two(tmp_path):
+    network = make()
+    layers = network.blocks[0].layers
+    layers[1].convolution.stencil = layers[0].convolution.stencil
+    with pytest.raises(ConfigError, match="some of its weights are one tensor"):
+        network.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()

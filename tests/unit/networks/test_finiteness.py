@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pdecnn.errors import DivergedError
-from pdecnn.networks.finiteness import nonfinite_weights, refuse_nonfinite
+from pdecnn.networks.pretrained import nonfinite_weights, refuse_nonfinite
 from tests.unit.learning.trainings import make_network
 
 

@@ -8,7 +8,7 @@ import torch
 import pdecnn
 from pdecnn.errors import ConfigError
 from pdecnn.networks import registry
-from pdecnn.networks.config import NetworkConfig, config_from_dict
+from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.pretrained import CONFIG
 from pdecnn.pde import Grid
 from tests.unit.networks.saved import edit_config, make
@@ -87,7 +87,7 @@ def test_steps_too_small_for_a_grid_are_refused_by_name():
 
 def test_a_file_of_before_has_the_grid_of_before():
     values = {"channels": [4, 4], "integrator": "verlet", "step_size": 1e-6, "backprop": "exact"}
-    assert grids(pdecnn.Network(config_from_dict(values))) == [Grid(12)]
+    assert grids(pdecnn.Network(NetworkConfig.from_dict(values))) == [Grid(12)]
 
 
 @pytest.mark.parametrize("backprop", ["stored", "exact"])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pdecnn import Classifier, ConfigError, Connector, Opening
-from pdecnn.networks.stages import pool_features
+from pdecnn.networks.network import pool_features
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}

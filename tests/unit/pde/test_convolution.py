@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pdecnn.errors import ConfigError
-from pdecnn.pde import Block, Convolution, SymmetricLayer
+from pdecnn.pde import Convolution
 from pdecnn.pde.convolution import check_features
 from tests.blocks import SIZES, make_features, randomize_
 from tests.dense import dense_convolution
@@ -121,24 +121,6 @@ def test_numbers_of_numpy_are_taken():
     assert convolution.stencil.shape == (3, 3, 3)
     assert {type(n) for n in (convolution.in_channels, *convolution.stencil_size)} == {int}
     assert convolution(torch.zeros(1, 3, 4)).shape == (1, 3, 4)
-
-
-WRONG_FEATURES = [
-    (torch.zeros(2, 5, 5), r"axes \(batch, channels, height, width\), found shape \(2, 5, 5\)"),
-    (torch.zeros(1, 2, 5, 5, 5), r"found shape \(1, 2, 5, 5, 5\)"),
-    (torch.zeros(1, 3, 5, 5), r"needs features of 2 channels, found 3"),
-    (torch.zeros(1, 2, 0, 5), r"no pixels: found shape \(1, 2, 0, 5\)"),
-    (torch.zeros(1, 2, 5, 5, dtype=torch.float64), r"float64 but the weights torch.float32"),
-    (torch.zeros(1, 2, 5, 5, dtype=torch.uint8), r"uint8 but the weights torch.float32"),
-    (torch.zeros(1, 2, 5, 5, device="meta"), r"on meta but the weights on cpu"),
-]
-
-
-@pytest.mark.parametrize(("features", "message"), WRONG_FEATURES)
-def test_wrong_features_are_refused_at_the_door_of_a_block(features, message):
-    block = Block([SymmetricLayer(2)], "forward_euler")
-    with pytest.raises(ValueError, match=message):
-        block(features)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])

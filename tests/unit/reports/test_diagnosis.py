@@ -15,7 +15,7 @@ from matplotlib.image import AxesImage
 from matplotlib.text import Text
 from rich.console import Console
 
-from pdecnn.data.digits import read_digits
+from pdecnn.data.registry import read_digits
 from pdecnn.diagnostics import AttackResult, CorruptionResult, MissingNumber, diagnose_network
 from pdecnn.diagnostics.corruptions import AMOUNTS
 from pdecnn.errors import ConfigError

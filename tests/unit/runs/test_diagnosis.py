@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data.cifar import CIFAR10
-from pdecnn.data.digits import read_digits
+from pdecnn.data.published import CIFAR10
+from pdecnn.data.registry import read_digits
 from pdecnn.diagnostics import corruptions, measure_robustness, network_stability
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.runs import diagnosis

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 import pdecnn
-from pdecnn.learning.work import count_work
+from benchmarks.work import count_work
 from pdecnn.networks.registry import DYNAMICS as AXES
 from pdecnn.runs.bench import PAPER_DYNAMICS, plain_layout
 from pdecnn.runs.plain_twin import PlainNetwork, PlainStep, copy_weights_

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pdecnn.data.cifar import CIFAR10, CIFAR100_PYTHON
-from pdecnn.data.stl10 import STL10
+from pdecnn.data.published import CIFAR10, CIFAR100_PYTHON, STL10
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.networks.registry import DYNAMICS
 from pdecnn.runs.recipes import recipe, resolve_run

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.layers import SymmetricLayer
 from pdecnn.pde.normalization import TotalVariationNorm
-from pdecnn.pde.randomness import has_hooks
+from pdecnn.pde.randomness import has_foreign_code
 
 MOST_CHANNELS = 128
 STENCIL = "convolution.stencil"
@@ -338,7 +338,7 @@ def _fits_features(features: Tensor) -> bool:
 
 
 def _fits_layer(layer: nn.Module) -> bool:
-    if type(layer) is not SymmetricLayer or has_hooks(layer):
+    if type(layer) is not SymmetricLayer or has_foreign_code(layer):
         return False
     norm, activation = layer.normalization, layer.activation
     return (

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from pdecnn.learning.work import Work, count_work
+from benchmarks.work import Work, count_work
 
 
 def test_a_convolution_has_its_known_work():

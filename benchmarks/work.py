@@ -8,20 +8,15 @@ moved_bytes    every operation reads its inputs and writes its outputs, as eager
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from pdecnn.networks.config import NetworkConfig
-from pdecnn.networks.network import Network
-from pdecnn.networks.stages import pool_features
+from pdecnn.learning.metrics import count_flops
 
 _aten = torch.ops.aten
 _PRODUCTS = (
@@ -45,35 +40,8 @@ class Work(NamedTuple):
 def count_work(call: Callable[[], object]) -> Work:
     """Run the call once and count."""
     with _ByteCounter() as counter:
-        flops = _count_flops(call)
+        flops = count_flops(call)
     return Work(flops, counter.minimum_bytes, counter.moved_bytes)
-
-
-@cache
-def training_flops(config: NetworkConfig, size: tuple[int, ...], batch_size: int) -> int:
-    """The floating-point operations of scores and gradient of a batch, without running any.
-
-    What reversal or checkpoints compute again is left out, so that all modes compare.
-    """
-    with torch.device("meta"):
-        network = Network(replace(config, backprop="stored"))
-        images = torch.empty(batch_size, config.in_channels, *size)
-
-    def differentiate() -> None:
-        pooled = pool_features(network.forward_features(images))
-        # Not network.classifier, which turns autocast off: the meta device has none.
-        scores = functional.linear(pooled, network.classifier.weight, network.classifier.bias)
-        torch.autograd.grad(scores.sum(), list(network.parameters()))
-
-    return _count_flops(differentiate)
-
-
-def _count_flops(call: Callable[[], object]) -> int:
-    from torch.utils.flop_counter import FlopCounterMode  # takes long to import
-
-    with FlopCounterMode(display=False) as counter:
-        call()
-    return int(counter.get_total_flops())
 
 
 class _ByteCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -1,0 +1,157 @@
+"""Declared settings: type, default, range and meaning of each in one place, checked by one rule."""
+
+from collections.abc import Collection
+from dataclasses import MISSING, Field, field, fields
+from functools import cache
+from math import inf
+from types import NoneType, UnionType
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin
+
+from pdecnn.checks import LARGEST_COUNT, is_count, is_finite_number
+from pdecnn.errors import ConfigError, unknown_name
+
+Class = TypeVar("Class", bound="type[Settings]")
+
+
+def setting(
+    default: Any = MISSING,
+    meaning: str = "",
+    allowed: str | Collection[str] | None = None,
+    *,
+    kind: str | None = None,
+) -> Any:
+    """A field of `Settings`: its default, what it means, and which values it may have.
+
+    `allowed` is an interval of numbers such as '[0, 1)', or the names there are; it holds for each
+    entry of a list. `kind` is what an unknown name is called, the field's own name if None.
+    """
+    return field(default=default, metadata={"meaning": meaning, "allowed": allowed, "kind": kind})
+
+
+class Settings:
+    """The base of dataclasses of settings: every value is checked, and stored as Python's own."""
+
+    group: ClassVar[str]
+    """What the settings are of: 'network', 'training', 'data'."""
+    prefix: ClassVar[str] = ""
+    """What stands before the name of a setting in an error."""
+
+    def __post_init__(self) -> None:
+        for entry in _fields(self):
+            object.__setattr__(self, entry.name, _checked(entry, getattr(self, entry.name), self))
+        self.check_together()
+
+    def check_together(self) -> None:
+        """Refuse values that do not fit each other."""
+
+    @classmethod
+    def from_dict(cls, values: object) -> Self:
+        """The settings of JSON values; unknown and missing keys are errors."""
+        if not isinstance(values, dict):
+            raise ConfigError(
+                f"the {cls.group} settings must be an object, found {type(values).__name__}"
+            )
+        known = {entry.name: entry for entry in _fields(cls)}
+        for key in values:
+            if key not in known:
+                raise unknown_name(f"{cls.group} setting", key, known)
+        for name, entry in known.items():
+            if entry.default is MISSING and name not in values:
+                raise ConfigError(f"the {cls.group} settings need {name!r}")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        values = {entry.name: getattr(self, entry.name) for entry in _fields(self)}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+
+
+def documented(cls: Class) -> Class:
+    """Add what each setting means to the documentation of a class of settings; a decorator."""
+    lines = [f"- ``{entry.name}``: {entry.metadata['meaning']}" for entry in _fields(cls)]
+    cls.__doc__ = "\n".join([str(cls.__doc__).rstrip(), "", *lines])
+    return cls
+
+
+class Interval(NamedTuple):
+    """The numbers that a setting may have."""
+
+    low: float
+    high: float
+    has_low: bool
+    has_high: bool
+
+    def __contains__(self, number: object) -> bool:
+        if not is_finite_number(number):
+            return False
+        value = float(number)
+        above = value >= self.low if self.has_low else value > self.low
+        return above and (value <= self.high if self.has_high else value < self.high)
+
+
+@cache
+def interval(text: str) -> Interval:
+    """'[0, 1)' as an interval."""
+    low, high = map(float, text[1:-1].split(","))
+    return Interval(low, high, text[0] == "[", text[-1] == "]")
+
+
+def _fields(settings: Any) -> "tuple[Field[Any], ...]":
+    return fields(settings)
+
+
+def _checked(entry: "Field[Any]", value: object, settings: Settings) -> Any:
+    """The value of a field, or a ConfigError that names it."""
+    name, kinds = f"{settings.prefix}{entry.name}", _options(entry.type)
+    if value is None and NoneType in kinds:
+        return None
+    several = [get_args(kind)[0] for kind in kinds if get_origin(kind) is tuple]
+    single = [kind for kind in kinds if kind is not NoneType and get_origin(kind) is not tuple]
+    if not several:
+        # What may be an object as well as a name is the business of `check_together`.
+        return value if len(single) > 1 else _checked_one(name, value, single[0], entry)
+    if not isinstance(value, list | tuple):  # one value is a list of one
+        one = _checked_one(name, value, (single or several)[0], entry)
+        return one if single else (one,)
+    if not value and entry.default != ():
+        raise ConfigError(f"{name} must be a list with at least one entry, found {value!r}")
+    return tuple(_checked_one(name, part, several[0], entry) for part in value)
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+
+
+def _checked_one(name: str, value: object, hint: Any, entry: "Field[Any]") -> Any:
+    allowed = entry.metadata["allowed"]
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} must be true or false, found {value!r}")
+    elif hint is int or hint is float:
+        return _checked_number(name, value, hint, allowed or "(-inf, inf)")
+    elif hint is str and allowed is not None:
+        if not isinstance(value, str) or value not in allowed:
+            raise unknown_name(entry.metadata["kind"] or entry.name, value, allowed)
+    elif not isinstance(value, hint):
+        raise ConfigError(f"{name} must be text, found {value!r}")
+    return value
+
+
+def _checked_number(name: str, value: object, kind: type, text: str) -> float:
+    whole = kind is int
+    if value in interval(text) and (not whole or is_count(value, -LARGEST_COUNT)):
+        number: float = kind(value)
+        return number
+    low, high, has_low, _ = interval(text)
+    if whole and is_count(value, LARGEST_COUNT + 1, 10**400):
+        wanted = f" of at most {LARGEST_COUNT}"
+    elif high < inf:
+        wanted = f" in {text}"
+    elif low > -inf and (has_low or whole):
+        wanted = f" of at least {low:g}"
+    else:
+        wanted = ""
+    article = "a whole number" if whole else "a number" if wanted else "a positive number"
+    if not whole and low == -inf:
+        article = "a finite number"
+    raise ConfigError(f"{name} must be {article}{wanted}, found {value!r}")
