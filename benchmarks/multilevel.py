@@ -41,14 +41,13 @@ from pdecnn.learning.metrics import Evaluation, evaluate_network
 from pdecnn.networks.multilevel import INTERPOLATIONS, coarsen_in_space, refine_in_time
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import average_pool
-from pdecnn.runs.config import RunConfig
+from pdecnn.runs.config import RunConfig, parse_assignment
 from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.leveling import images_per_second
 from pdecnn.runs.paper import PAPER_DYNAMICS
 from pdecnn.runs.preparation import read_splits
 from pdecnn.runs.queue import CONDITIONS, run_queue
 from pdecnn.runs.runs import Run
-from pdecnn.runs.settings import parse_assignment
 from pdecnn.runs.training import notes_shown_by
 
 DYNAMICS = "hamiltonian"

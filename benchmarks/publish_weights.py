@@ -16,10 +16,9 @@ from pdecnn.networks.pretrained import CARD
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS
 from pdecnn.reports.paper_results import Result, read_result
 from pdecnn.reports.recorded import TIES
-from pdecnn.runs.config import RunConfig, assignment, differing_keys
+from pdecnn.runs.config import RunConfig, assignment, differing_keys, parse_assignment
 from pdecnn.runs.paper import PAPER_DYNAMICS, TITLES, Experiment
 from pdecnn.runs.runs import Run
-from pdecnn.runs.settings import parse_assignment
 
 # What the command of a card says in other ways than --set.
 _SAID_APART = ("seed", "data.folder")

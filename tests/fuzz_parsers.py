@@ -11,8 +11,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from pdecnn.runs.listener import Listener
-from pdecnn.runs.worker import CONDITIONS, TRAINING_EVALUATION, complete_run
 from PIL import Image
 from safetensors.numpy import save
 
@@ -36,13 +34,14 @@ from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.reports.bench import check_output
 from pdecnn.reports.paper_results import read_result
 from pdecnn.runs import Run
-from pdecnn.runs.resolution import resolve_run
+from pdecnn.runs.config import parse_assignment
+from pdecnn.runs.queue import CONDITIONS, TRAINING_EVALUATION
+from pdecnn.runs.recipes import resolve_run
 from pdecnn.runs.runs import DATA, TIMING
-from pdecnn.runs.settings import parse_assignment
 from tests import published_data
 from tests.bench_results import make_own_result
 from tests.image_folders import ORIENTATION_TAG
-from tests.runs import small_config
+from tests.runs import complete_run, small_config
 from tests.unit.learning.trainings import make_network, make_trainer
 
 MEBIBYTE = 2**20
@@ -223,7 +222,7 @@ def _foreign():
 def _run():
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        complete_run(run, small_config(**TINY), "cpu", Listener())
+        complete_run(run, small_config(**TINY))
         (run / CONDITIONS).write_text('{"runs_at_a_time": 1}')
         files = {name: text for name, text in _files_of(run).items() if name in _RUN_FILES}
     assert files.keys() == set(_RUN_FILES)

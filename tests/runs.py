@@ -11,9 +11,12 @@ import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import torch
+
 import pdecnn
 from pdecnn import cli
-from pdecnn.runs import Listener
+from pdecnn.files import write_json
+from pdecnn.runs import Listener, queue
 
 SMALL = {
     "network.channels": [8, 8],
@@ -100,6 +103,13 @@ class Recorder(Listener):
         self.reports.append(report)
         if self.on_epoch is not None:
             self.on_epoch(report)
+
+
+def complete_run(folder, config):
+    """A run as a queue leaves it, without its process."""
+    pdecnn.train(config, output=folder, device="cpu")
+    write_json(folder / queue.CONDITIONS, {"runs_at_a_time": 1})
+    assert queue._measure(folder, config, torch.device("cpu")) is None
 
 
 class Killed(BaseException):

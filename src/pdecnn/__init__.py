@@ -57,18 +57,31 @@ from pdecnn.runs import train as train
 from pdecnn.version import __version__ as __version__
 
 if typing.TYPE_CHECKING:
+    from pdecnn.reports.page import report as report
+    from pdecnn.reports.paper import reproduce as reproduce
     from pdecnn.runs.diagnosis import attack as attack
     from pdecnn.runs.diagnosis import diagnose as diagnose
+    from pdecnn.runs.export import export as export
+    from pdecnn.runs.leveling import coarsen as coarsen
+    from pdecnn.runs.leveling import refine as refine
 else:
     # Only when asked for: an import is to take little longer than that of torch.
-    _LATER = ("attack", "diagnose")
+    _LATER = {
+        "attack": "runs.diagnosis",
+        "coarsen": "runs.leveling",
+        "diagnose": "runs.diagnosis",
+        "export": "runs.export",
+        "refine": "runs.leveling",
+        "report": "reports.page",
+        "reproduce": "reports.paper",
+    }
 
     def __getattr__(name):
         if name not in _LATER:
             raise AttributeError(f"module 'pdecnn' has no attribute {name!r}")
-        from pdecnn.runs import diagnosis
+        from importlib import import_module
 
-        return getattr(diagnosis, name)
+        return getattr(import_module(f"pdecnn.{_LATER[name]}"), name)
 
     def __dir__():
         return [*globals(), *_LATER]

@@ -8,6 +8,8 @@ from pdecnn.errors import ConfigError
 
 LARGEST_COUNT = 2**31 - 1
 """JSON has no limit, sizes of tensors do."""
+LARGEST_NUMBER = (2 - 2**-23) * 2.0**127
+"""Of float32: torch refuses to multiply a tensor of it by more."""
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:
@@ -38,6 +40,8 @@ def check_positive(name: str, value: object) -> float:
     """The positive number of that setting, or a ConfigError."""
     if not (is_finite_number(value) and float(value) > 0):
         raise ConfigError(f"{name} must be a positive number, found {value!r}")
+    if value > LARGEST_NUMBER:
+        raise ConfigError(f"{name} must be at most {LARGEST_NUMBER:.3g}, found {value!r}")
     return float(value)
 
 

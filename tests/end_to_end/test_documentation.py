@@ -14,7 +14,7 @@ from typer.main import get_command
 import pdecnn
 from pdecnn.cli import app
 from pdecnn.cli.application import explain
-from pdecnn.runs import resolution
+from pdecnn.runs import recipes as resolution
 from tests.image_folders import write_folder
 from tests.runs import call
 

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from pdecnn.runs.worker import complete_run
 
 import pdecnn
 from pdecnn.data.published import CIFAR10
 from pdecnn.files import write_json
 from pdecnn.networks import registry
-from pdecnn.runs import Listener
-from pdecnn.runs.resolution import resolve_run
+from pdecnn.runs.recipes import resolve_run
 from tests.paper_results import make_result
-from tests.runs import small_config
+from tests.runs import complete_run, small_config
 from tests.unit.data import test_cifar
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "publish_weights.py"
@@ -39,7 +37,7 @@ def reproduction(tmp_path_factory):
     settings = {"data.folder": str(folder), "training.epochs": 1, "training.batch_size": 8}
     for dynamics in ("parabolic", "hamiltonian", "second_order"):
         config = pdecnn.recipe(f"{dynamics}_cifar10").with_settings(settings)
-        complete_run(folder / "runs" / f"{dynamics}_cifar10-seed0", config, "cpu", Listener())
+        complete_run(folder / "runs" / f"{dynamics}_cifar10-seed0", config)
     return folder
 
 
@@ -136,7 +134,7 @@ def test_the_card_says_what_was_computed_in(script, tmp_path, precision, gpu, sa
 
 def test_a_run_on_other_data_is_refused(script, tmp_path):
     config = small_config(training__epochs=1)
-    complete_run(tmp_path / "run", config, "cpu", Listener())
+    complete_run(tmp_path / "run", config)
     with pytest.raises(SystemExit, match="was trained on digits"):
         script.prepare(tmp_path / "run", "hamiltonian_cifar10")
 

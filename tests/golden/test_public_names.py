@@ -13,11 +13,11 @@ NAMES = {
         Block CheckpointError Classifier ConfigError Connector Convolution DataError
         DivergedError ForwardEuler Grid INTEGRATORS Leapfrog Network NetworkConfig Objective
         ObjectiveConfig Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4
-        SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack coarsen_in_space
-        coarsen_in_time create_model diagnose evaluate galerkin_coarsen list_activations list_models
-        list_recipes load pde_coefficients pde_terms predict recipe rediscretize refine_in_space
-        refine_in_time register_activation register_model stencil_from_pde_coefficients train
-        transfer_tensors
+        SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack coarsen
+        coarsen_in_space coarsen_in_time create_model diagnose evaluate export galerkin_coarsen
+        list_activations list_models list_recipes load pde_coefficients pde_terms predict recipe
+        rediscretize refine refine_in_space refine_in_time register_activation register_model report
+        reproduce stencil_from_pde_coefficients train transfer_tensors
     """,
     "pdecnn.pde": """
         AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES

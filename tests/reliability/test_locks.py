@@ -15,7 +15,7 @@ import pdecnn
 from pdecnn.errors import BusyError, CheckpointError, ConfigError
 from pdecnn.runs import runs as directories
 from pdecnn.runs import training
-from pdecnn.runs.leveling import coarsen_run
+from pdecnn.runs.leveling import coarsen
 from pdecnn.runs.runs import HOLDER, LOCK, locked_folder
 from tests.ranks import start_ranks
 from tests.runs import (
@@ -240,7 +240,7 @@ def test_a_child_of_the_trainer_does_not_keep_its_lock(tmp_path, impatient):
 def test_who_resumes_a_run_that_is_just_being_coarsened_waits_for_its_weights(
     undisturbed, impatient, tmp_path, monkeypatch
 ):
-    config = coarsen_run(undisturbed, space=2, output=tmp_path / "twin").config
+    config = coarsen(undisturbed, space=2, output=tmp_path / "twin").config
     original = pdecnn.Network.save_pretrained
     seen = []
 
@@ -252,7 +252,7 @@ def test_who_resumes_a_run_that_is_just_being_coarsened_waits_for_its_weights(
         return original(network, folder)
 
     monkeypatch.setattr(pdecnn.Network, "save_pretrained", save)
-    run = coarsen_run(undisturbed, space=2, output=tmp_path / "coarse")
+    run = coarsen(undisturbed, space=2, output=tmp_path / "coarse")
     assert seen == [tmp_path / "coarse" / "initial"]
     assert not (run.folder / LOCK).exists()
     assert pdecnn.train(run.config, output=run.folder, resume=True).is_finished
@@ -261,7 +261,7 @@ def test_who_resumes_a_run_that_is_just_being_coarsened_waits_for_its_weights(
 def test_a_folder_that_cannot_be_made_is_one_line_for_coarsen_too(undisturbed, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="cannot be used"):
-        coarsen_run(undisturbed, space=2, output=tmp_path / "file" / "run")
+        coarsen(undisturbed, space=2, output=tmp_path / "file" / "run")
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from pdecnn.cli.application import explain
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError, ExportError
 from pdecnn.learning.step import TrainingStep
 from pdecnn.reports.terminal import ConsoleListener
-from pdecnn.runs import tensorboard
-from pdecnn.runs.signals import Interrupted
+from pdecnn.runs import training
+from pdecnn.runs.environment import Interrupted
 from tests.runs import call, fingerprint, modification_times, small_config, small_options
 from tests.umask import mode, user_mask
 
@@ -218,7 +218,7 @@ def test_folders_with_odd_names_are_shown_as_they_are(run_command, tmp_path):
 
 @pytest.mark.usefixtures("without_figures")
 def test_train_works_without_tensorboard(run_command, tmp_path, monkeypatch):
-    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    monkeypatch.setattr(training, "find_spec", lambda name: None)
     options = small_options(training__epochs=1, data__fraction=0.05)
     assert run_command("train", "--quiet", "--output", tmp_path / "run", *options).code == 0
 

@@ -1,5 +1,6 @@
 """The command `pdecnn`: its commands in the order of its help, and what errors become."""
 
+import errno
 import logging
 import os
 import signal
@@ -28,7 +29,7 @@ from pdecnn.errors import (
     RankError,
     TooLargeError,
 )
-from pdecnn.runs.signals import Interrupted
+from pdecnn.runs.environment import Interrupted
 
 EXIT_CODES: dict[type[Exception], int] = {
     ConfigError: 2,
@@ -56,6 +57,26 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     models,
     bench,
 )
+_MEMORY_REMEDY = "close other programs, or use another --device"
+_TRAINING_MEMORY_REMEDY = (
+    "lower training.batch_size, training.evaluation_batch_size, data.size or network.channels, "
+    "raise training.accumulation, or set network.backprop=exact (checkpointed for parabolic "
+    "networks)"
+)
+_MEMORY_REMEDIES = {
+    "train": _TRAINING_MEMORY_REMEDY,
+    "reproduce": f"pass fewer --jobs, or with --set {_TRAINING_MEMORY_REMEDY}",
+    "report": "pass fewer runs, --no-diagnosis, or another --device",
+    "predict": "pass smaller images, or another --device",
+    "attack": "pass fewer --images, or another --device",
+}
+_OPEN_FILES = "close other programs, or allow more open files (ulimit -n 1024)"
+_SYSTEM_REMEDIES = {
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
+    errno.ENOSPC: "make room, or write elsewhere",
+    errno.ENAMETOOLONG: "use shorter names",
+}
 # What several processes do together; anything else each would do for itself.
 WITH_TORCHRUN = ("train", "evaluate")
 
@@ -117,17 +138,33 @@ def main() -> None:
     # Its first import may tell of font caches: no concern of who trains a network.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
-        app()
+        try:
+            app()
+        finally:
+            _end_output()
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        code, message = explain(error)
+        words = [word for word in sys.argv[1:] if not word.startswith("-")]
+        code, message = explain(error, *words[:1])
         if _speaks_of(error):
             # One line, whatever it quotes; but a report of bad files has one for each.
             lines = [message] if isinstance(error, BadFilesError) else message.splitlines()
             speaker = f"pdecnn (rank {process_rank()}):" if process_rank() else "pdecnn:"
             print(speaker, *lines, file=sys.stderr)
         sys.exit(code)
+
+
+def _end_output() -> None:
+    """Write what is left for stdout; if that cannot be, nothing that matters is lost.
+
+    Results are flushed as they are printed. What remains are words about a training, and an
+    interpreter that cannot write them as it ends would call the training a failure.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _speaks_of(error: Exception) -> bool:
@@ -137,19 +174,17 @@ def _speaks_of(error: Exception) -> bool:
     return process_rank() == 0 or not isinstance(error, Interrupted | DivergedError)
 
 
-def explain(error: Exception) -> tuple[int, str]:
-    """The exit code and the message of an error."""
+def explain(error: Exception, command: str = "train") -> tuple[int, str]:
+    """The exit code and the message of an error in a command."""
     if isinstance(error, Interrupted):
         return error.exit_code, str(error)
     for kind, code in EXIT_CODES.items():
         if isinstance(error, kind):
             return code, str(error)
+    if isinstance(error, OSError) and error.errno in _SYSTEM_REMEDIES:
+        return 1, f"{error.strerror}; {_SYSTEM_REMEDIES[error.errno]}"
     from pdecnn.learning.memory import is_out_of_memory
 
     if is_out_of_memory(error):
-        return 1, (
-            "not enough memory; lower training.batch_size, training.evaluation_batch_size, "
-            "data.size or network.channels, raise training.accumulation, or set "
-            "network.backprop=exact (checkpointed for parabolic networks)"
-        )
+        return 1, f"not enough memory; {_MEMORY_REMEDIES.get(command, _MEMORY_REMEDY)}"
     return 1, f"unexpected {type(error).__name__}: {error}; run again with --debug and report it"

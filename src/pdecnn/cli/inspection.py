@@ -73,26 +73,22 @@ def report(
 ) -> None:
     """Show runs side by side in one HTML file."""
     del debug
-    from pdecnn.reports.page import check_output, write_page
-    from pdecnn.reports.page_runs import read_page_runs
+    from pdecnn.reports import page
+    from pdecnn.runs.training import notes_shown_by
 
-    check_output(output)
-    found = read_page_runs(
-        runs,
-        data=data or [],
-        weights=weights,
-        device=device,
-        num_images=images,
-        diagnosis=not no_diagnosis,
-        say=say_to_terminal(quiet=quiet),
-    )
-    write_page(found, output)
-    for notice in filter(None, (one.notice for one in found)):
-        warn(notice)
-    if not quiet:
-        print(
-            f"{output}: {len(found)} {'run' if len(found) == 1 else 'runs'}; open it in a browser"
+    with notes_shown_by(warn):
+        page.report(
+            runs,
+            output,
+            data=data or [],
+            weights=weights,
+            num_images=images,
+            diagnosis=not no_diagnosis,
+            device=device,
+            say=say_to_terminal(quiet=quiet),
         )
+    if not quiet:
+        print(f"{output}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}; open it in a browser")
 
 
 def attack(

@@ -54,9 +54,9 @@ def coarsen(
 ) -> None:
     """Make a run of a trained network with a coarser mesh or steps."""
     del debug
-    from pdecnn.runs.leveling import coarsen_run
+    from pdecnn.runs import leveling
 
-    new = coarsen_run(
+    new = leveling.coarsen(
         run,
         space=space,
         time=time,
@@ -85,9 +85,9 @@ def refine(
 ) -> None:
     """Make a run of a trained network with a finer mesh or steps."""
     del debug
-    from pdecnn.runs.leveling import refine_run
+    from pdecnn.runs import leveling
 
-    new = refine_run(
+    new = leveling.refine(
         run,
         space=space,
         time=time,

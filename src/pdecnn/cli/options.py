@@ -40,7 +40,7 @@ def split_names(option: str, texts: list[str] | None) -> list[str]:
 
 def parse_assignments(texts: list[str] | None) -> dict[str, Any]:
     """The settings that `--set` names."""
-    from pdecnn.runs.settings import parse_assignment
+    from pdecnn.runs.config import parse_assignment
 
     return dict(parse_assignment(text) for text in texts or [])
 
@@ -77,7 +77,7 @@ def shown_training(
 
 def print_json(value: Any, indent: int | None = None) -> None:
     """On stdout, on one line unless indented; never with a bare NaN, which is no JSON."""
-    print(json.dumps(value, indent=indent, allow_nan=False))
+    print(json.dumps(value, indent=indent, allow_nan=False), flush=True)
 
 
 def warn(text: str) -> None:

@@ -1,6 +1,5 @@
 """The paper's experiments, and speed."""
 
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +19,6 @@ from pdecnn.cli.options import (
 )
 
 FAILED_RUNS = 1
-log = logging.getLogger(__name__)
 
 
 def reproduce(
@@ -67,26 +65,21 @@ def reproduce(
 ) -> None:
     """Rebuild the paper's tables and figures from the data."""
     del debug
-    from pdecnn.reports.paper import draw_paper
-    from pdecnn.runs.paper import make_plan
-    from pdecnn.runs.queue import run_queue
+    from pdecnn.reports import paper
 
-    plan = make_plan(
-        target,
-        data=data,
-        datasets=split_names("--datasets", datasets),
-        dynamics=split_names("--dynamics", dynamics),
-        num_seeds=seeds,
-        quick=quick,
-        settings=parse_assignments(settings),
-    )
-    output = output or Path("reproduction-quick" if quick else "reproduction")
     with shown_training(quiet=quiet, to_stderr=as_json):
-        for note in plan.notes:
-            log.info(note)
-        failures = run_queue(plan.runs, output / "runs", device=device, num_parallel=jobs)
-        files, failures = draw_paper(plan, output, failures)
-        log.info("in %s: %s", output, ", ".join(path.name for path in files))
+        files, failures = paper.reproduce(
+            target,
+            output,
+            data=data,
+            datasets=split_names("--datasets", datasets),
+            dynamics=split_names("--dynamics", dynamics),
+            num_seeds=seeds,
+            quick=quick,
+            settings=parse_assignments(settings),
+            num_parallel=jobs,
+            device=device,
+        )
     if as_json:
         print_json({"files": [str(path) for path in files], "failures": failures})
     for name, failure in failures.items():

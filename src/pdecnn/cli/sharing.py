@@ -32,14 +32,14 @@ def export(
 ) -> None:
     """Write a network as one ONNX or torch.export file, and check it."""
     del debug
-    from pdecnn.runs.export import export_run
+    from pdecnn.runs import export as exporting
 
     files = {"onnx": onnx, "torch-export": torch_export}
     given = [(kind, file) for kind, file in files.items() if file is not None]
     if len(given) != 1:
         raise ConfigError("pass one of --onnx FILE and --torch-export FILE")
     (kind, file) = given[0]
-    exported = export_run(source, file, kind=kind, weights=weights, pixels=pixels)
+    exported = exporting.export(source, file, kind=kind, weights=weights, pixels=pixels)
     if as_json:
         print_json(exported)
         return

@@ -3,6 +3,7 @@
 import csv
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -65,8 +66,7 @@ def train(
     del debug
     from pdecnn import runs
     from pdecnn.learning.distributed import joined_ranks
-    from pdecnn.runs.environment import resolve_device
-    from pdecnn.runs.queue import QUEUED, end_with_input
+    from pdecnn.runs.environment import QUEUED, end_with_input, resolve_device
 
     is_queued = QUEUED in os.environ
     if is_queued:
@@ -99,7 +99,9 @@ def train(
         if ranks.is_first and not is_queued:
             from pdecnn.reports.run_figures import draw_run_figures
 
-            listener.finished(run, draw_run_figures(run))
+            figures = draw_run_figures(run)
+            with suppress(OSError):  # the run is there, whether or not its words can be written
+                listener.finished(run, figures)
     if as_json and ranks.is_first:
         print_json({"run": str(run.folder), **(run.summary or {})})
 
@@ -146,3 +148,4 @@ def predict(
     for result in results:
         for rank, entry in enumerate(result["predictions"], start=1):
             writer.writerow([result["image"], rank, entry["class"], f"{entry['probability']:.6f}"])
+    sys.stdout.flush()

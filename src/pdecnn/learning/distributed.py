@@ -193,6 +193,8 @@ def num_ranks() -> int:
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size()
     size = _number("WORLD_SIZE", 1)
+    if size < 1:
+        raise ConfigError("WORLD_SIZE=0 is set; start processes with torchrun, or unset it")
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if size > 1 and missing:
         raise ConfigError(

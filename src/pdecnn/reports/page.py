@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,15 +17,49 @@ from pdecnn.reports.page_results import (
     draw_predictions,
     draw_wrong,
 )
-from pdecnn.reports.page_runs import PageRun
+from pdecnn.reports.page_runs import PageRun, read_page_runs
 from pdecnn.reports.page_summary import draw_config, draw_summary, run_heading
 from pdecnn.version import __version__
 
+log = logging.getLogger(__name__)
 SUFFIXES = (".html", ".htm")
 _ICON = "data:image/svg+xml," + (
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M1 8q3.5-9 7 0t7 "
     "0' fill='none' stroke='%23E8850C' stroke-width='2'/%3E%3C/svg%3E"
 )
+
+
+def report(
+    runs: Sequence[str | Path],
+    output: str | Path = "report.html",
+    *,
+    data: Sequence[str | Path] = (),
+    weights: str = "best",
+    num_images: int = 12,
+    diagnosis: bool = True,
+    device: str = "auto",
+    say: Callable[[str], None] = lambda text: None,
+) -> Path:
+    """Write runs side by side as one HTML file, and return its path.
+
+    `data` says where the data of the runs lie now: nothing, one place for all, or one for each.
+    What is wrong with the weights of a run is logged as a warning.
+    """
+    output = Path(output)
+    check_output(output)
+    found = read_page_runs(
+        [Path(run) for run in runs],
+        data=[Path(place) for place in data],
+        weights=weights,
+        device=device,
+        num_images=num_images,
+        diagnosis=diagnosis,
+        say=say,
+    )
+    write_page(found, output)
+    for notice in filter(None, (run.notice for run in found)):
+        log.warning(notice)
+    return output
 
 
 def check_output(path: Path) -> None:

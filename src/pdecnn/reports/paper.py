@@ -1,9 +1,10 @@
 """The tables and figures of Section 5 as files: each with a page, and one page that shows all."""
 
+import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pdecnn.errors import CheckpointError, system_errors_as
 from pdecnn.files import write_all, write_atomically
@@ -20,7 +21,10 @@ from pdecnn.reports.paper_results import (
     to_markdown,
 )
 from pdecnn.reports.recorded import TIES, device_name
-from pdecnn.runs.paper import NARROW, TARGETS, Experiment, Plan, count_weights
+from pdecnn.runs.paper import NARROW, TARGETS, Experiment, Plan, count_weights, make_plan
+from pdecnn.runs.queue import run_queue
+
+log = logging.getLogger(__name__)
 
 
 def notices(plan: Plan) -> list[str]:
@@ -137,6 +141,42 @@ class Drawn(NamedTuple):
     files: list[Path]
     failures: dict[str, str]
     """By name of the run, why it has no result."""
+
+
+def reproduce(
+    target: str,
+    output: str | Path | None = None,
+    *,
+    data: str | Path | None = None,
+    datasets: Sequence[str] = (),
+    dynamics: Sequence[str] = (),
+    num_seeds: int | None = None,
+    quick: bool = False,
+    settings: dict[str, Any] | None = None,
+    num_parallel: int | None = None,
+    device: str = "auto",
+) -> Drawn:
+    """Rebuild a table or figure of the paper, or 'all': train what is missing, then draw.
+
+    In `output`, or in reproduction (reproduction-quick); runs that are there go on or are kept.
+    Returns the files, and what went wrong by the name of the run.
+    """
+    plan = make_plan(
+        target,
+        data=None if data is None else Path(data),
+        datasets=datasets,
+        dynamics=dynamics,
+        num_seeds=num_seeds,
+        quick=quick,
+        settings=settings or {},
+    )
+    folder = Path(output or ("reproduction-quick" if quick else "reproduction"))
+    for note in plan.notes:
+        log.info(note)
+    failures = run_queue(plan.runs, folder / "runs", device=device, num_parallel=num_parallel)
+    drawn = draw_paper(plan, folder, failures)
+    log.info("in %s: %s", folder, ", ".join(path.name for path in drawn.files))
+    return drawn
 
 
 def draw_paper(plan: Plan, output: Path, failures: dict[str, str]) -> Drawn:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -22,10 +22,12 @@ from pdecnn.data.registry import PUBLISHED
 from pdecnn.learning.metrics import EpochReport
 from pdecnn.learning.progress import Progress as TrainingProgress
 from pdecnn.learning.trainer import Trainer
-from pdecnn.runs.diagnosis import AttackReport
 from pdecnn.runs.recipes import list_recipes, recipe
 from pdecnn.runs.runs import Run
 from pdecnn.runs.training import Listener
+
+if TYPE_CHECKING:  # whoever trains needs no diagnosis
+    from pdecnn.runs.diagnosis import AttackReport
 
 
 def make_console() -> Console:
@@ -281,7 +283,7 @@ _NORMS = {"linf": "each pixel by at most epsilon", "l2": "the image by at most e
 
 
 def print_attack(
-    found: AttackReport, files: Sequence[Path], console: Console | None = None
+    found: "AttackReport", files: Sequence[Path], console: Console | None = None
 ) -> None:
     """The tables of accuracies, and where the files are."""
     console = console or make_console()
@@ -310,7 +312,7 @@ def print_attack(
     print_files(console, files)
 
 
-def _attack_table(found: AttackReport) -> Table:
+def _attack_table(found: "AttackReport") -> Table:
     table = number_table("epsilon", "FGSM", "PGD")
     accuracies = {(result.epsilon, result.attack): result.accuracy for result in found.results}
     for epsilon in dict.fromkeys(result.epsilon for result in found.results):

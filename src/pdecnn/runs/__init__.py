@@ -7,7 +7,7 @@ from pdecnn.runs.evaluation import load as load
 from pdecnn.runs.evaluation import predict as predict
 from pdecnn.runs.recipes import list_recipes as list_recipes
 from pdecnn.runs.recipes import recipe as recipe
-from pdecnn.runs.resolution import resolve_run as resolve_run
+from pdecnn.runs.recipes import resolve_run as resolve_run
 from pdecnn.runs.runs import Run as Run
 from pdecnn.runs.training import Listener as Listener
 from pdecnn.runs.training import train as train

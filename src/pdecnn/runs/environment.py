@@ -1,16 +1,19 @@
-"""Where a run ran: versions, hardware, commit. Nothing here influences results."""
+"""The process of a run and where it runs: device, threads, signals, versions, hardware."""
 
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -19,6 +22,8 @@ from pdecnn.errors import ConfigError
 from pdecnn.learning.distributed import local_rank, num_ranks
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+QUEUED = "PDECNN_QUEUED"
+"""In the environment of a run of a queue: it speaks in notes alone, and ends with its input."""
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _NOT_DETERMINISTIC = "does not have a deterministic implementation"
 
@@ -170,3 +175,68 @@ def _commit(package: Path = Path(__file__).parents[1]) -> str | None:
     commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", status.stdout, re.MULTILINE)
     is_changed = any(not line.startswith("#") for line in status.stdout.splitlines())
     return f"{commit[1]}{'+' * is_changed}" if commit else None
+
+
+# ------------------------------------------------------------------ signals
+
+
+class Interrupted(Exception):
+    """A signal asked the run to stop; `exit_code` is 128 plus its number."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(signal_number).name}")
+        self.exit_code = 128 + signal_number
+
+
+class StopSignals:
+    """While active, the first signal raises Interrupted: at once, or, when deferred, at `poll`.
+
+    A second signal ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        self.deferred = False
+        self._received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        # Only the main thread may set handlers; elsewhere the caller keeps its own.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def poll(self, agree: Callable[[int], int] = int) -> None:
+        """Raise Interrupted if a signal has come, or `agree` says that another rank got one."""
+        number = agree(self._received or 0)
+        if number:
+            raise Interrupted(number)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._received is not None:
+            os._exit(128 + number)
+        self._received = number
+        if not self.deferred:
+            raise Interrupted(number)
+
+
+def end_with_input() -> None:
+    """Ask this process to stop when its input ends: its queue stops it, or was killed."""
+
+    def wait() -> None:
+        # Not through sys.stdin, whose lock would be missed when the interpreter ends.
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()

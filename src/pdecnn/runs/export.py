@@ -39,22 +39,28 @@ ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 Scorer = Callable[[Tensor], Tensor]
 
 
-def export_run(
+def export(
     source: str | Path,
     file: str | Path,
     *,
-    kind: str,
+    kind: str | None = None,
     weights: str = "best",
     pixels: str | None = None,
 ) -> dict[str, Any]:
     """Write the network of a run or folder to a file of kind 'onnx' or 'torch-export'.
 
+    Where the kind is not said the name of the file tells it, .onnx or .pt2.
     `pixels` is the type the file takes: 'uint8' or 'float32' in [0, 1]; if None, uint8 for
     images and float32 for signals and volumes. Returns what there is to know of the file as
     JSON values. If its scores differ from torch's it is deleted, and an ExportError says so; a
     file that had the name before is then left alone.
     """
     file = Path(file)
+    if kind is None:
+        kinds = {suffix: kind for kind, suffix in SUFFIXES.items()}
+        if file.suffix not in kinds:
+            raise ConfigError(f"{file}: must end in {' or '.join(kinds)}, or say the kind")
+        kind = kinds[file.suffix]
     _check_arguments(file, kind, pixels)
     network = load(source, weights)
     refuse_nonfinite(network, Path(source))

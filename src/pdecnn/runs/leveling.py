@@ -41,7 +41,7 @@ from pdecnn.runs.training import usable
 _NUM_TIMED, _NUM_REPEATS = 2000, 5
 
 
-def coarsen_run(
+def coarsen(
     run: str | Path | Run,
     *,
     space: int = 1,
@@ -64,7 +64,7 @@ def coarsen_run(
     return _begin_run(source, network, settings or {}, output)
 
 
-def refine_run(
+def refine(
     run: str | Path | Run,
     *,
     space: int = 1,

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,11 +19,16 @@ import torch
 from pdecnn.errors import CheckpointError, ConfigError, DataError, in_one_line, system_errors_as
 from pdecnn.files import read_bytes, write_json
 from pdecnn.runs.config import DataConfig, RunConfig
-from pdecnn.runs.environment import cpu_threads, resolve_device
+from pdecnn.runs.environment import (
+    QUEUED,
+    Interrupted,
+    StopSignals,
+    cpu_threads,
+    resolve_device,
+)
 from pdecnn.runs.evaluation import evaluate
 from pdecnn.runs.preparation import fit_network, read_splits
 from pdecnn.runs.runs import DATA, Run, is_run, locked_folder
-from pdecnn.runs.signals import Interrupted, StopSignals
 from pdecnn.runs.training import begin_run, check_data, check_settings
 
 log = logging.getLogger(__name__)
@@ -33,8 +37,6 @@ NUM_PARALLEL = {"cuda": 3}
 TRAINING_EVALUATION = "training_evaluation.json"
 CONDITIONS = "conditions.json"
 """How many runs shared the device, on which its times depend."""
-QUEUED = "PDECNN_QUEUED"
-"""In the environment of a run of a queue: it speaks in notes alone, and ends with its input."""
 QUEUE_WAIT_SECONDS = 30.0
 """How long a queue waits for another one that is just ending."""
 _POLL_SECONDS = 0.05
@@ -294,15 +296,3 @@ def _measure(folder: Path, config: RunConfig, device: torch.device) -> str | Non
     except (RuntimeError, OSError) as error:
         return in_one_line(error)
     return None
-
-
-def end_with_input() -> None:
-    """Ask this process to stop when its input ends: its queue stops it, or was killed."""
-
-    def wait() -> None:
-        # Not through sys.stdin, whose lock would be missed when the interpreter ends.
-        while os.read(0, 1):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -33,6 +34,8 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import serialize
 from pdecnn.runs.config import RunConfig, assignment, differing_keys, run_config_from_dict
 from pdecnn.runs.environment import (
+    Interrupted,
+    StopSignals,
     cpu_threads,
     describe_environment,
     deterministic_algorithms,
@@ -57,8 +60,6 @@ from pdecnn.runs.runs import (
     is_run,
     locked_folder,
 )
-from pdecnn.runs.signals import Interrupted, StopSignals
-from pdecnn.runs.tensorboard import EventWriter
 
 log = logging.getLogger(__name__)
 """What is worth a line: of what a run does by itself, and why."""
@@ -427,7 +428,7 @@ class _Walk:
         entries: list[dict[str, Any]],
         report: EpochReport,
         timing: dict[str, Any],
-        writer: EventWriter,
+        writer: "EventWriter",
     ) -> None:
         # Metrics first: a checkpoint then never lacks the lines of its epochs.
         self._write(self.run.write_metrics, entries)
@@ -520,3 +521,31 @@ class _Walk:
 def _json(value: float | list[int] | None) -> float | list[int] | None:
     """JSON has no infinity and no NaN; None stands for both."""
     return None if isinstance(value, float) and not isfinite(value) else value
+
+
+class EventWriter:
+    """Writes every figure of an epoch as a scalar; does nothing without TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._installed = find_spec("tensorboard") is not None
+        self._writer: Any = None
+
+    def write(self, report: EpochReport, timing: dict[str, Any]) -> None:
+        """Add the figures of an epoch."""
+        if not self._installed:
+            return
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._folder))
+        for name, value in (report._asdict() | timing).items():
+            if name != "epoch" and isinstance(value, int | float):
+                self._writer.add_scalar(name, value, report.epoch)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        if self._writer is not None:
+            with suppress(OSError):  # every write was flushed, and its failure reported
+                self._writer.close()

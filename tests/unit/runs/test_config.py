@@ -124,9 +124,9 @@ def test_a_recipe_is_a_name_never_a_path(name):
         run_config_from_dict(changed(recipe=name))
 
 
-@pytest.mark.parametrize("name", list_recipes())
-def test_every_recipe_survives_json(name):
-    assert run_config_from_dict(json.loads(json.dumps(recipe(name).to_dict()))) == recipe(name)
+def test_every_recipe_survives_json():
+    for name in list_recipes():
+        assert run_config_from_dict(json.loads(json.dumps(recipe(name).to_dict()))) == recipe(name)
 
 
 @pytest.mark.parametrize(

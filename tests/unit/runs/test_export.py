@@ -10,7 +10,7 @@ import pdecnn
 from pdecnn.errors import ConfigError, ExportError
 from pdecnn.networks.pixel_network import PixelNetwork
 from pdecnn.runs import export as export_module
-from pdecnn.runs.export import TOLERANCE, export_run
+from pdecnn.runs.export import TOLERANCE, export
 from tests.runs import call
 from tests.umask import mode, user_mask
 
@@ -56,7 +56,7 @@ def files_of(folder):
 def test_onnx_of_every_dynamics_matches_torch_for_any_batch_and_image_size(tmp_path, dynamics):
     network = saved(tmp_path / "net", f"{dynamics}_digits", pdecnn.Preprocessing(class_names=NAMES))
     file = tmp_path / "net.onnx"
-    exported = export_run(tmp_path / "net", file, kind="onnx")
+    exported = export(tmp_path / "net", file, kind="onnx")
     assert 0 < exported["largest_relative_difference"] <= TOLERANCE
     assert len({tuple(shape) for shape in exported["compared_shapes"]}) >= 4
     for shape in SHAPES:
@@ -69,7 +69,7 @@ def test_an_onnx_file_says_its_axes_and_classes(tmp_path):
     import onnx
 
     saved(tmp_path / "net", "resnet_digits", pdecnn.Preprocessing(class_names=NAMES))
-    export_run(tmp_path / "net", tmp_path / "a.onnx", kind="onnx", pixels="float32")
+    export(tmp_path / "net", tmp_path / "a.onnx", kind="onnx", pixels="float32")
     model = onnx.load(tmp_path / "a.onnx")
     onnx.checker.check_model(model, full_check=True)
     (taken,), (given,) = model.graph.input, model.graph.output
@@ -84,7 +84,7 @@ def test_an_onnx_file_says_its_axes_and_classes(tmp_path):
 @pytest.mark.parametrize("backprop", ["exact", "reversible"])
 def test_torch_export_computes_the_same_bits(tmp_path, backprop):
     network = saved(tmp_path / "net", "hamiltonian_digits", backprop=backprop)
-    exported = export_run(tmp_path / "net", tmp_path / "net.pt2", kind="torch-export")
+    exported = export(tmp_path / "net", tmp_path / "net.pt2", kind="torch-export")
     assert exported["largest_relative_difference"] == 0
     files = {"class_names.json": ""}
     with export_module._quiet_torch():
@@ -117,7 +117,7 @@ def test_torch_export_computes_the_same_bits(tmp_path, backprop):
 )
 def test_the_preprocessing_is_exported_too(tmp_path, preprocessing, shapes):
     network = saved(tmp_path / "net", "parabolic_digits", preprocessing)
-    export_run(tmp_path / "net", tmp_path / "net.onnx", kind="onnx")
+    export(tmp_path / "net", tmp_path / "net.onnx", kind="onnx")
     for shape in shapes:
         pixels = images(*shape)
         assert_near(onnx_scores(tmp_path / "net.onnx", pixels), network, pixels)
@@ -129,7 +129,7 @@ def test_the_preprocessing_is_exported_too(tmp_path, preprocessing, shapes):
 def test_signals_and_volumes(tmp_path, kind, model, dimension):
     saved(tmp_path / "net", f"hamiltonian_{model}")
     file = tmp_path / f"net{export_module.SUFFIXES[kind]}"
-    exported = export_run(tmp_path / "net", file, kind=kind)
+    exported = export(tmp_path / "net", file, kind=kind)
     assert exported["pixels"] == "float32"
     assert len(exported["input_axes"]) == dimension + 2
     assert file.is_file()
@@ -168,7 +168,7 @@ def test_scores_that_are_all_zero_can_be_compared(tmp_path):
         network.classifier.weight.zero_()
         network.classifier.bias.zero_()
     network.save_pretrained(tmp_path / "net")
-    found = export_run(tmp_path / "net", tmp_path / "a.pt2", kind="torch-export")
+    found = export(tmp_path / "net", tmp_path / "a.pt2", kind="torch-export")
     assert found["largest_relative_difference"] == 0
 
 
@@ -181,7 +181,7 @@ def test_what_torch_cannot_export_is_one_clear_error(tmp_path):
         pdecnn.register_activation(pdecnn.Activation(name=name, function=data_dependent))
     saved(tmp_path / "net", "parabolic_digits", activation=name)
     with pytest.raises(ExportError, match="torch cannot export this network as torch-export"):
-        export_run(tmp_path / "net", tmp_path / "net.pt2", kind="torch-export")
+        export(tmp_path / "net", tmp_path / "net.pt2", kind="torch-export")
     assert files_of(tmp_path) == []
 
 
@@ -227,7 +227,7 @@ def test_a_folder_that_takes_no_file_is_named(tmp_path, monkeypatch):
     saved(tmp_path / "net", "parabolic_digits")
     monkeypatch.setattr("os.open", refuse)
     with pytest.raises(ConfigError, match=r"cannot be written to \(Permission denied\)"):
-        export_run(tmp_path / "net", tmp_path / "a.pt2", kind="torch-export")
+        export(tmp_path / "net", tmp_path / "a.pt2", kind="torch-export")
 
 
 @pytest.mark.parametrize(("kind", "name"), [("onnx", "a.onnx"), ("torch-export", "a.pt2")])
@@ -239,7 +239,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_file_of_before(tmp_path, kind, n
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
     try:
         with pytest.raises(ConfigError, match=r"cannot be written to \(File too large\)"):
-            export_run(tmp_path / "net", tmp_path / name, kind=kind)
+            export(tmp_path / "net", tmp_path / name, kind=kind)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / name).read_bytes() == b"before"
@@ -249,12 +249,12 @@ def test_a_full_disk_is_one_line_and_leaves_the_file_of_before(tmp_path, kind, n
 def test_what_has_no_twin_is_refused(tmp_path):
     saved(tmp_path / "exact", "hamiltonian_digits", backprop="exact")
     with pytest.raises(ConfigError, match="has no ONNX twin; use --torch-export"):
-        export_run(tmp_path / "exact", tmp_path / "a.onnx", kind="onnx")
+        export(tmp_path / "exact", tmp_path / "a.onnx", kind="onnx")
     saved(tmp_path / "double", "parabolic_digits").double().save_pretrained(tmp_path / "double")
     with pytest.raises(ConfigError, match=r"only float32 .* found torch.float64"):
-        export_run(tmp_path / "double", tmp_path / "a.onnx", kind="onnx")
+        export(tmp_path / "double", tmp_path / "a.onnx", kind="onnx")
     with pytest.raises(ConfigError, match="kind of export"):
-        export_run(tmp_path / "double", tmp_path / "a.onnx", kind="tflite")
+        export(tmp_path / "double", tmp_path / "a.onnx", kind="tflite")
     assert files_of(tmp_path) == []
 
 
@@ -278,5 +278,5 @@ def test_who_may_read_an_export_is_for_the_umask_to_say(tmp_path, kind, name):
     saved(tmp_path / "net", "parabolic_digits")
     for umask in (0o077, 0o022):
         with user_mask(umask):
-            export_run(tmp_path / "net", tmp_path / name, kind=kind)
+            export(tmp_path / "net", tmp_path / name, kind=kind)
         assert mode(tmp_path / name) == 0o666 & ~umask

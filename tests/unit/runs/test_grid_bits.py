@@ -10,8 +10,8 @@ from pdecnn.files import MANIFEST, write_json, write_manifest
 from pdecnn.learning.checkpoint import FILES
 from pdecnn.pde import Grid
 from pdecnn.runs.config import differing_keys, run_config_from_dict
-from pdecnn.runs.leveling import refine_run
-from pdecnn.runs.resolution import resolve_run
+from pdecnn.runs.leveling import refine
+from pdecnn.runs.recipes import resolve_run
 from tests.runs import Killed, Recorder, fingerprint, small_config, small_options
 
 EXACT = {
@@ -116,5 +116,5 @@ def test_a_refined_run_has_a_grid_for_its_steps(tmp_path):
     settings = EXACT | {"network__step_size": 0.02}
     run = pdecnn.train(small_config(**settings), output=tmp_path / "run")
     assert saved_bits(run.folder) == 12
-    finer = refine_run(run, time=2, output=tmp_path / "finer")
+    finer = refine(run, time=2, output=tmp_path / "finer")
     assert saved_bits(finer.folder) == saved_bits(finer.folder / "initial") == 13

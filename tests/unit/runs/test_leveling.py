@@ -12,7 +12,7 @@ import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.networks import Network
 from pdecnn.runs import leveling
-from pdecnn.runs.leveling import coarsen_run, compare_levels, refine_run
+from pdecnn.runs.leveling import coarsen, compare_levels, refine
 from pdecnn.runs.runs import Run, is_run
 from tests.runs import call, small_config
 
@@ -26,11 +26,11 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize(
     ("make", "options", "size", "steps"),
     [
-        (coarsen_run, {"space": 2}, 4, 2),
-        (coarsen_run, {"space": 2, "method": "galerkin"}, 4, 2),
-        (coarsen_run, {"time": 2, "space": 2}, 4, 1),
-        (refine_run, {"time": 2}, 8, 4),
-        (refine_run, {"space": 2, "time": 3, "interpolation": "linear"}, 16, 6),
+        (coarsen, {"space": 2}, 4, 2),
+        (coarsen, {"space": 2, "method": "galerkin"}, 4, 2),
+        (coarsen, {"time": 2, "space": 2}, 4, 1),
+        (refine, {"time": 2}, 8, 4),
+        (refine, {"space": 2, "time": 3, "interpolation": "linear"}, 16, 6),
     ],
 )
 def test_a_new_level_is_a_run_that_can_be_evaluated_and_trained_on(
@@ -53,7 +53,7 @@ def test_a_new_level_is_a_run_that_can_be_evaluated_and_trained_on(
 
 
 def test_figures_stand_beside_those_of_the_original(trained, tmp_path):
-    run = coarsen_run(trained, space=2, output=tmp_path / "new")
+    run = coarsen(trained, space=2, output=tmp_path / "new")
     figures = compare_levels(run, trained, device="cpu")
     expected = pdecnn.evaluate(trained, device="cpu")
     assert figures["original"] | expected == figures["original"]
@@ -63,7 +63,7 @@ def test_figures_stand_beside_those_of_the_original(trained, tmp_path):
 
 def test_a_new_level_of_another_precision_is_measured_in_its_own(trained, tmp_path, monkeypatch):
     settings = {"training.precision": "bfloat16"}
-    run = coarsen_run(trained, space=2, output=tmp_path / "new", settings=settings)
+    run = coarsen(trained, space=2, output=tmp_path / "new", settings=settings)
     timed = {}
     original = leveling.time_in_turn
 
@@ -93,7 +93,7 @@ def test_image_files_are_read_in_the_size_of_the_new_level(tmp_path):
     }
     config = pdecnn.recipe("parabolic_images").with_settings(settings)
     trained = pdecnn.train(config, output=tmp_path / "run", device="cpu")
-    run = refine_run(trained, space=2, output=tmp_path / "fine")
+    run = refine(trained, space=2, output=tmp_path / "fine")
     found, expected = compare_levels(run, trained, device="cpu"), pdecnn.evaluate(run, device="cpu")
     assert found | expected == found
 
@@ -121,16 +121,16 @@ def test_the_commands(trained, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (coarsen_run, {}, "nothing would change"),
-        (coarsen_run, {"time": 3}, "divides them"),
-        (coarsen_run, {"space": 3}, "pooling that divides"),
-        (coarsen_run, {"space": 0}, "factor"),
-        (coarsen_run, {"space": 2, "method": "linear"}, "method"),
-        (refine_run, {"time": 2, "settings": {"network.num_steps": 3}}, "those of its original"),
-        (refine_run, {"time": 2, "settings": {"training.epoch": 3}}, "did you mean"),
-        (refine_run, {"time": 2, "settings": {"data.pooling": 2}}, "are its level"),
+        (coarsen, {}, "nothing would change"),
+        (coarsen, {"time": 3}, "divides them"),
+        (coarsen, {"space": 3}, "pooling that divides"),
+        (coarsen, {"space": 0}, "factor"),
+        (coarsen, {"space": 2, "method": "linear"}, "method"),
+        (refine, {"time": 2, "settings": {"network.num_steps": 3}}, "those of its original"),
+        (refine, {"time": 2, "settings": {"training.epoch": 3}}, "did you mean"),
+        (refine, {"time": 2, "settings": {"data.pooling": 2}}, "are its level"),
         (
-            refine_run,
+            refine,
             {
                 "time": 2,
                 "settings": {"training.level_epochs": [1, 1], "training.level_steps": [2, 4]},
@@ -161,24 +161,24 @@ def test_volumes_that_are_not_cubes_become_coarser_but_not_finer(tmp_path):
     }
     config = pdecnn.recipe("parabolic_volumes").with_settings(settings)
     trained = pdecnn.train(config, output=tmp_path / "run", device="cpu")
-    coarse = coarsen_run(trained, space=2, output=tmp_path / "coarse")
+    coarse = coarsen(trained, space=2, output=tmp_path / "coarse")
     pdecnn.train(coarse.config, output=coarse.folder, resume=True, device="cpu")
     assert pdecnn.load(coarse.folder).preprocess(volumes).shape == (60, 1, 2, 4, 4)
-    back = refine_run(coarse, space=2, time=2, output=tmp_path / "back")
+    back = refine(coarse, space=2, time=2, output=tmp_path / "back")
     assert pdecnn.load(back.folder).preprocess(volumes).shape == volumes.shape
     with pytest.raises(ConfigError, match=r"cannot resize its images to \(8, 16, 16\)"):
-        refine_run(trained, space=2, output=tmp_path / "fine")
+        refine(trained, space=2, output=tmp_path / "fine")
     assert not (tmp_path / "fine").exists()
 
 
 def test_another_run_is_not_overwritten(trained):
     with pytest.raises(ConfigError, match="holds a run already"):
-        refine_run(trained, time=2, output=trained.folder)
+        refine(trained, time=2, output=trained.folder)
 
 
 def test_a_run_that_was_moved_is_trained_on_from_its_own_weights(trained, tmp_path):
     settings = {"training.epochs": 1}
-    expected = refine_run(trained, time=2, output=tmp_path / "here", settings=settings)
+    expected = refine(trained, time=2, output=tmp_path / "here", settings=settings)
     copy = shutil.copytree(expected.folder, tmp_path / "there", symlinks=True)
     pdecnn.train(expected.config, output=expected.folder, resume=True, device="cpu")
     shutil.rmtree(expected.folder / "initial")
@@ -197,5 +197,5 @@ def test_a_run_that_could_not_be_made_leaves_nothing_behind(
 
     monkeypatch.setattr(Network if failing == "save_pretrained" else Run, failing, fail)
     with pytest.raises((CheckpointError, SystemExit), match=r"No space left|143"):
-        refine_run(trained, time=2, output=tmp_path / "new")
+        refine(trained, time=2, output=tmp_path / "new")
     assert not (tmp_path / "new").exists()

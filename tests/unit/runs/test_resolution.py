@@ -8,8 +8,7 @@ import pytest
 from pdecnn.data.published import CIFAR10, CIFAR100_PYTHON, STL10
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.networks.registry import DYNAMICS
-from pdecnn.runs.recipes import recipe
-from pdecnn.runs.resolution import resolve_run
+from pdecnn.runs.recipes import recipe, resolve_run
 from pdecnn.runs.runs import create_run, fresh_folder, newest_folder
 from tests.published_data import write_version
 

@@ -9,7 +9,7 @@ import pdecnn
 from pdecnn import files
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.learning.checkpoint import set_aside
-from pdecnn.runs.leveling import coarsen_run
+from pdecnn.runs.leveling import coarsen
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import Run, create_run, fresh_folder
 from tests.runs import modification_times, small_config
@@ -122,7 +122,7 @@ def test_a_coarsened_run_that_cannot_be_written_deletes_no_folder_of_the_user(
     (tmp_path / "mine").mkdir()
     for name in ("mine", "mine/new", "new"):
         with pytest.raises(CheckpointError, match="No space left"):
-            coarsen_run(undisturbed, space=2, output=tmp_path / name)
+            coarsen(undisturbed, space=2, output=tmp_path / name)
         assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["mine"]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pdecnn.errors import ConfigError
-from pdecnn.runs.settings import convert, parse_assignment, read_settings
+from pdecnn.runs.config import convert, parse_assignment, read_settings
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 import pdecnn
 from pdecnn.learning import trainer as trainer_module
 from pdecnn.runs import preparation, training
+from pdecnn.runs.environment import Interrupted, StopSignals
 from pdecnn.runs.runs import Run
-from pdecnn.runs.signals import Interrupted, StopSignals
 from tests.runs import SOPHISTICATED, Recorder, environment, fingerprint, small_config
 
 both = pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_signal_in_the_final_test_ends_at_once_and_is_made_up_for(
 def test_promise_21_a_second_signal_exits_at_once(tmp_path):
     code = (
         "import os, signal\n"
-        "from pdecnn.runs.signals import StopSignals\n"
+        "from pdecnn.runs.environment import StopSignals\n"
         "with StopSignals() as signals:\n"
         "    signals.deferred = True\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -8,7 +8,7 @@ from ast import literal_eval
 import pytest
 
 import pdecnn
-from pdecnn.runs import tensorboard
+from pdecnn.runs import training
 from tests.runs import fingerprint, small_config
 
 installed = importlib.util.find_spec("tensorboard") is not None
@@ -44,7 +44,7 @@ def test_every_figure_of_an_epoch_is_an_event(undisturbed):
 
 
 def test_without_tensorboard_a_run_is_the_same(undisturbed, tmp_path, monkeypatch):
-    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    monkeypatch.setattr(training, "find_spec", lambda name: None)
     run = pdecnn.train(small_config(), output=tmp_path / "run")
     assert not (run.folder / "tensorboard").exists()
     assert fingerprint(run.folder) == fingerprint(undisturbed.folder)
@@ -54,7 +54,7 @@ def test_events_that_cannot_be_written_are_said_in_one_line(tmp_path, monkeypatc
     def fail(self, report, timing):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tensorboard.EventWriter, "write", fail)
+    monkeypatch.setattr(training.EventWriter, "write", fail)
     with pytest.raises(pdecnn.CheckpointError, match="No space left on device"):
         pdecnn.train(small_config(training__epochs=1), output=tmp_path / "run")
     # The epoch itself is saved.
