@@ -133,9 +133,9 @@ def test_ci_installs_the_pinned_versions_by_hash():
     locked = (ROOT / "requirements.lock").read_text()
     versions = dict(pinned.findall(locked))
     constrained = pinned.findall((ROOT / "constraints.txt").read_text())
-    for name, version in constrained:
+    for name, wanted in constrained:
         if name != "torch":
-            assert versions[name.replace("_", "-").lower()] == version
+            assert versions[name.replace("_", "-").lower()] == wanted
     entries = locked.split("\n", 1)[1].replace("\\\n", " ").strip().splitlines()
     assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", one) for one in entries)
     assert "torch" not in versions  # its build differs by machine: pinned by version alone
