@@ -23,14 +23,14 @@ import torch
 from benchmarks.plain_training import PlainTraining
 from benchmarks.resnets import CifarResNet
 from benchmarks.roofline import Ceilings, Roofline
-from benchmarks.speed_page import TABLES
+from benchmarks.speed_depth import bench_depth
+from benchmarks.speed_page import print_bench, write_speed
 from benchmarks.work import Work, count_work
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.learning.memory import free_memory
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.registry import DYNAMICS, model_config
-from pdecnn.reports.bench import check_output, print_bench, write_bench
 from pdecnn.runs.bench import (
     CPU,
     GPU,
@@ -42,22 +42,22 @@ from pdecnn.runs.bench import (
     Say,
     TrainerSteps,
     activation_bytes,
-    bench_depth,
+    describe_device,
     make_network,
     make_steps,
     plain_steps,
     precision_of,
     random_images,
-    run_bench,
     time_steps,
 )
-from pdecnn.runs.environment import cpu_threads
+from pdecnn.runs.environment import cpu_threads, resolve_device
 from pdecnn.runs.plain_twin import PlainNetwork, copy_weights_
 from pdecnn.runs.preparation import make_network as make_recipe_network
 from pdecnn.runs.preparation import read_splits
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.timing import Timing, synchronize, time_in_turn
 
+FORMAT_VERSION = 3
 RESNET_DEPTHS = (20, 32)
 LARGE_MODES = ("stored", "reversible")
 _CPU = torch.device("cpu")
@@ -372,17 +372,23 @@ def main() -> None:
     arguments = parser.parse_args()
     output = arguments.output or Path("speed-quick" if arguments.quick else "docs/results")
     names = [name.strip() for name in arguments.only.split(",")] if arguments.only else [*PARTS]
-    check_output(output, quick=arguments.quick, tables=TABLES)
     for name in names:
-        result = run_bench(
-            [name],
-            device="cpu" if name == "digits" else arguments.device,
-            quick=arguments.quick,
-            say=lambda text: print(text, file=sys.stderr, flush=True),
-            parts=PARTS,
+        device = resolve_device("cpu" if name == "digits" else arguments.device)
+        sizes = QUICK if arguments.quick else GPU if device.type == "cuda" else CPU
+        print(f"{name}, on {device}", file=sys.stderr, flush=True)
+        begin = perf_counter()
+        measured = PARTS[name](
+            sizes, device, lambda text: print(f"  {text}", file=sys.stderr, flush=True)
         )
-        write_bench(result, output, TABLES)
-        print_bench(result, tables=TABLES)
+        head = {
+            "version": sizes.name,
+            "quick": arguments.quick,
+            "environment": describe_device(device),
+            "measuring_seconds": perf_counter() - begin,
+        }
+        result = {"format_version": FORMAT_VERSION, "parts": {name: head | measured}}
+        write_speed(result, output)
+        print_bench(result)
 
 
 if __name__ == "__main__":

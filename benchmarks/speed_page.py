@@ -1,31 +1,140 @@
-"""The tables of `benchmarks.speed` that `pdecnn bench` has not."""
+"""The page of `benchmarks.speed`: tables of words, in the terminal and as docs/results/speed.md."""
 
+import json
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
-from pdecnn.reports.bench import (
-    NOT_THERE,
-    Table,
-    Tables,
-    depth_tables,
-    megabytes,
-    memory_note,
-    milliseconds,
-    spread,
-    steps_tables,
-    three_digits,
-)
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from benchmarks.speed_depth import FUSED
+from benchmarks.speed_figure import draw_depth
+from pdecnn.errors import ConfigError
+from pdecnn.files import write_all, write_json
+from pdecnn.pde.backprop import BACKPROP_MODES
+from pdecnn.reports import style
+from pdecnn.reports.bench import Table
+from pdecnn.reports.recorded import processor_name
+from pdecnn.reports.terminal import make_console, number_table
+from pdecnn.runs.bench import CAPTURED
+
+FIGURE = "depth"
+"""The file of the figure on the page, without its ending."""
+
+_INTRODUCTION = """# Speed and memory
+
+Written by `python -m benchmarks.speed`; every repeat of every measurement is in `speed.json`. Times
+are medians over repeats in which what is compared was measured in turn, after a warm-up and with
+the device synchronised; their lowest and highest repeat stand beside them. All inputs are
+random images, never zeros, and change from step to step.
+"""
+
+
+def print_bench(result: dict[str, Any], console: Console | None = None) -> None:
+    """All tables of a result, with what each was measured on."""
+    if console is None:
+        console = make_console()
+    before = None
+    for name, part in result["parts"].items():
+        where = describe_hardware(part)
+        if where != before:
+            console.print(f"{describe_part(part)}\n")
+        before = where
+        for table in bench_tables(name, part):
+            console.print(table.title, style="bold")
+            console.print(_terminal_table(table))
+            console.print(f"{table.note}\n", style="dim")
+
+
+def bench_page(result: dict[str, Any]) -> str:
+    """The result as Markdown."""
+    sections = [_INTRODUCTION]
+    for name, part in result["parts"].items():
+        sections.append(f"## {_HEADINGS[name]}\n\n{describe_part(part)}\n")
+        if name == "depth":
+            sections.append(f"![Memory and time against the number of steps]({FIGURE}.png)\n")
+        sections += [_markdown_table(table) for table in bench_tables(name, part)]
+    return "\n".join(sections)
+
+
+_HEADINGS = {
+    "steps": "Training steps",
+    "digits": "On a CPU",
+    "depth": "Depth",
+    "large": "Large inputs",
+    "compile": "Compilation",
+}
+
+
+def _terminal_table(table: Table) -> RichTable:
+    shown = number_table(*table.header, num_names=table.num_names)
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
+
+
+def _markdown_table(table: Table) -> str:
+    marks = ["---" if k < table.num_names else "--:" for k in range(len(table.header))]
+    lines = [table.header, marks, *table.rows]
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"**{table.title}**\n\n{body}\n\n{table.note}\n"
+
+
+def bench_tables(name: str, part: dict[str, Any]) -> list[Table]:
+    """The tables of a part of the bench; what went other than wanted is said below the last."""
+    tables = _TABLES[name](part)
+    notes = dict.fromkeys(note for row in part["rows"] for note in row.get("notes", []))
+    if notes:
+        last = tables[-1]
+        tables[-1] = last._replace(note=" ".join([last.note, *(f"Note: {n}." for n in notes)]))
+    return tables
+
+
+def describe_part(part: dict[str, Any]) -> str:
+    """Where, when and with what a part was measured."""
+    environment = part["environment"]
+    names = [("torch", "torch"), ("cuda", "CUDA"), ("cudnn", "cuDNN"), ("python", "Python")]
+    versions = environment["versions"]
+    software = ", ".join(f"{word} {versions[key]}" for key, word in names if versions.get(key))
+    commit = (environment["commit"] or "unknown")[:12]
+    repeats = f" Medians of {part['repeats']} repeats." if "repeats" in part else ""
+    return (
+        f"{part['version']}.{repeats} {describe_hardware(part)}; {software}; "
+        f"{environment['date']}, commit {commit}; measured in {part['measuring_seconds']:.0f} s."
+    )
+
+
+def describe_hardware(part: dict[str, Any]) -> str:
+    """The device, and the processor beside it."""
+    hardware = part["environment"]["hardware"]
+    processor = processor_name(hardware)
+    if hardware["gpu"] is None:
+        return processor
+    return f"{hardware['gpu']} with {gigabytes(hardware['gpu_bytes'])} GB beside {processor}"
 
 
 def _steps(part: dict[str, Any]) -> list[Table]:
-    if "roofline" not in part:  # by `pdecnn bench`
-        return steps_tables(part)
+    times = [
+        (
+            _short(row["network"]),
+            how(row),
+            str(row["batch_size"]),
+            milliseconds(row["time"]),
+            spread(row["time"]),
+            NOT_THERE if row["time"] is None else f"{row['images_per_second']:,.0f}",
+            NOT_THERE if row["time"] is None else f"{row['roofline_fraction']:.1%}",
+        )
+        for row in part["rows"]
+    ]
     work = [
         (
-            row["network"].removesuffix("_cifar10"),
+            _short(row["network"]),
             str(row["batch_size"]),
             f"{row['flops'] / 1e9:,.4g}",
-            _gigabytes(row["minimum_bytes"]),
-            _gigabytes(row["moved_bytes"]),
+            gigabytes(row["minimum_bytes"]),
+            gigabytes(row["moved_bytes"]),
             three_digits(1e3 * row["floor_seconds"]),
         )
         for row in part["rows"]
@@ -42,7 +151,18 @@ def _steps(part: dict[str, Any]) -> list[Table]:
             "them fused. GB eager: every single operation of plain torch does. The floor is the "
             "longer of GFLOP at the fastest matrix rate and GB at the fastest bandwidth.",
         ),
-        *steps_tables(part),
+        Table(
+            f"Training steps of the CIFAR-10 networks, {part['precision']}",
+            ("network", "step", "batch", "ms", "spread", "images/s", "of roofline"),
+            times,
+            "captured, eager: pdecnn's whole step, replayed as one CUDA graph or launched one by "
+            "one: gathering and standardising a batch, augmentation, forward, backward, "
+            "regulariser, finite check, SGD, projection, sums of the metrics. plain: eager torch, "
+            "forward, cross entropy, backward and SGD on batches made before, nothing else; on a "
+            "GPU in bfloat16 autocast with channels last (`torch.channels_last`), as ours. "
+            "of roofline: floor over time.",
+            num_names=2,
+        ),
     ]
 
 
@@ -56,7 +176,7 @@ def _ceilings(roofline: dict[str, Any]) -> Table:
         "Ceilings of this machine, measured in the same run",
         ("", "fastest", "median", "slowest"),
         rows,
-        f"A copy of {_gigabytes(copy['bytes_read_and_written'] // 2)} GB within the device, bytes "
+        f"A copy of {gigabytes(copy['bytes_read_and_written'] // 2)} GB within the device, bytes "
         f"read plus written; a product of two {matrix['dtype']} matrices of {matrix['size']} rows. "
         f"Measured before and after the steps, {copy['time']['repeats']} repeats.",
     )
@@ -92,6 +212,84 @@ def _digits(part: dict[str, Any]) -> list[Table]:
     ]
 
 
+def _depth(part: dict[str, Any]) -> list[Table]:
+    tables = []
+    about = (
+        f"one block of {part['channels']} channels, {part['image_size']}x{part['image_size']} "
+        f"images, batch {part['batch_size']}"
+    )
+    for dynamics, rows in groupby(part["memory_rows"], key=lambda row: row["dynamics"]):
+        tables.append(
+            Table(
+                f"Memory in MB: {dynamics}, {about}",
+                ("steps", "how", *BACKPROP_MODES),
+                _depth_memory(list(rows)),
+                _depth_memory_note(part),
+                num_names=2,
+            )
+        )
+    for dynamics, rows in groupby(part["rows"], key=lambda row: row["dynamics"]):
+        times = _depth_times(list(rows))
+        tables.append(
+            Table(
+                f"Time of a training step in ms: {dynamics}, {about}",
+                ("steps", "how", *BACKPROP_MODES, "spread"),
+                times,
+                _depth_time_note(part["rows"], gaps=any(NOT_THERE in line for line in times)),
+                num_names=2,
+            )
+        )
+    return tables
+
+
+def _depth_memory(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for (depth, variant), group in groupby(
+        rows, key=lambda row: (row["num_steps"], row["variant"])
+    ):
+        ((_, cells),) = by_mode(group, "num_steps", megabytes)
+        lines.append((str(depth), variant, *cells))
+    return lines
+
+
+def _depth_memory_note(part: dict[str, Any]) -> str:
+    note = f"{_memory_note(part)} Each step has weights of its own."
+    if any(row["variant"] == FUSED for row in part["memory_rows"]):
+        note += (
+            " eager: operator by operator; fused: by the kernels of a captured step, with "
+            "bfloat16 copies of all weights."
+        )
+    return note
+
+
+def _depth_times(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    lines: list[tuple[str, ...]] = []
+    for (depth, variant), group in groupby(
+        rows, key=lambda row: (row["num_steps"], row["variant"])
+    ):
+        mine = list(group)
+        ((_, cells),) = by_mode(mine, "num_steps", time_and_ratio)
+        lines.append((str(depth), variant, *cells, largest_spread(mine)))
+    return lines
+
+
+def _depth_time_note(rows: list[dict[str, Any]], *, gaps: bool) -> str:
+    depths = {row["num_steps"] for row in rows}
+    captured = {row["num_steps"] for row in rows if row["variant"] == CAPTURED}
+    eager = ", ".join(map(str, sorted(depths - captured)))
+    sentences = [
+        "The whole step; in brackets times `stored`. spread: the largest distance of a repeat "
+        "from its median in the line. eager: operator by operator, one step a repeat; captured: "
+        "replayed as one CUDA graph.",
+        f"With {eager} steps all times are eager." if eager else "",
+        f"{NOT_THERE}: not timed." if gaps else "",
+        f"{MARK}: not captured or not compiled as wanted."
+        if any(map(went_otherwise, rows))
+        else "",
+    ]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
 def _large(part: dict[str, Any]) -> list[Table]:
     rows = [
         (
@@ -110,7 +308,7 @@ def _large(part: dict[str, Any]) -> list[Table]:
             f"One training step on one large input: hamiltonian, widths {widths}",
             ("input", "backprop", "steps", "memory, MB", "ms", "spread"),
             rows,
-            f"Eager steps. {memory_note(part)}",
+            f"Eager steps. {_memory_note(part)}",
             num_names=2,
         )
     ]
@@ -137,14 +335,139 @@ def _compile(part: dict[str, Any]) -> list[Table]:
     ]
 
 
-TABLES: Tables = {
+_TABLES: dict[str, Callable[[dict[str, Any]], list[Table]]] = {
     "steps": _steps,
     "digits": _digits,
-    "depth": depth_tables,
+    "depth": _depth,
     "large": _large,
     "compile": _compile,
 }
 
 
-def _gigabytes(num_bytes: int) -> str:
+def _memory_note(part: dict[str, Any]) -> str:
+    if part["memory"] == "peak":
+        return (
+            "Memory: the peak of a forward and backward pass, less weights, batch and the "
+            "weights' gradients."
+        )
+    return "Memory: what is saved for backward, weights left out."
+
+
+def _short(network: str) -> str:
+    """The title says that they are the CIFAR-10 ones."""
+    return network.removesuffix("_cifar10")
+
+
+NOT_THERE = "-"
+NO_MEMORY = "out of memory"
+MARK = "*"
+"""Behind a time whose step was not captured and compiled as wanted."""
+
+Row = dict[str, Any]
+
+
+def by_mode(
+    rows: Iterable[Row], key: str, cell: Callable[[Row], str]
+) -> list[tuple[Any, list[str]]]:
+    """For each value of the key, the cells of the backprop modes."""
+    cells: dict[Any, dict[str, str]] = {}
+    for row in rows:
+        cells.setdefault(row[key], {})[row["backprop"]] = cell(row)
+    return [
+        (value, [found.get(mode, NOT_THERE) for mode in BACKPROP_MODES])
+        for value, found in cells.items()
+    ]
+
+
+def how(row: Row) -> str:
+    """How a step ran, whatever was wanted."""
+    if not went_otherwise(row):
+        return str(row["variant"])
+    return "not compiled" if row["captured"] else "not captured"
+
+
+def went_otherwise(row: Row) -> bool:
+    """Whether a step was to be captured with compiled kernels and was not."""
+    wanted = row["variant"] == CAPTURED and row["time"] is not None
+    return wanted and not (row["captured"] and not row["notes"])
+
+
+def time_and_ratio(row: Row) -> str:
+    """'1.39 (1.30)': milliseconds, and times `stored` where that is known."""
+    if row["time"] is None:
+        return NO_MEMORY
+    ratio = row["ratio_to_stored"]
+    known = ratio is not None and row["backprop"] != "stored"
+    mark = MARK if went_otherwise(row) else ""
+    return milliseconds(row["time"]) + mark + (f" ({ratio:.2f})" if known else "")
+
+
+def largest_spread(rows: Iterable[Row]) -> str:
+    """The largest distance of a repeat from its median."""
+    times = [row["time"] for row in rows if row["time"] is not None]
+    if not times:
+        return NOT_THERE
+    return f"{max(max(_distances(time)) for time in times):.0%}"
+
+
+def _distances(time: dict[str, Any]) -> tuple[float, float]:
+    median = time["median_seconds"]
+    return time["highest_seconds"] / median - 1, 1 - time["lowest_seconds"] / median
+
+
+def megabytes(row: Row) -> str:
+    """Of the activations."""
+    found = row["activation_bytes"]
+    if found is None:
+        return NO_MEMORY
+    return f"{found / 1e6:,.0f}" if found >= 1e9 else f"{found / 1e6:,.4g}"
+
+
+def milliseconds(time: dict[str, Any] | None) -> str:
+    """The median."""
+    return NO_MEMORY if time is None else three_digits(1e3 * time["median_seconds"])
+
+
+def spread(time: dict[str, Any] | None) -> str:
+    """The lowest and the highest repeat."""
+    if time is None:
+        return NOT_THERE
+    ends = (time["lowest_seconds"], time["highest_seconds"])
+    return " to ".join(three_digits(1e3 * seconds) for seconds in ends)
+
+
+def three_digits(value: float) -> str:
+    """Or more, of large numbers."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def gigabytes(num_bytes: int) -> str:
+    """Of a number of bytes."""
     return f"{num_bytes / 1e9:,.3g}"
+
+
+JSON_FILE, PAGE_FILE = "speed.json", "speed.md"
+
+
+def write_speed(result: dict[str, Any], folder: Path) -> list[Path]:
+    """Write speed.json, speed.md and the depth figure; parts measured before are kept.
+
+    A quick result is refused beside full ones, which it would replace.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / JSON_FILE
+    before = json.loads(path.read_bytes()) if path.exists() else result
+    if before["format_version"] != result["format_version"]:
+        raise ConfigError(f"{path}: has another format; move it away or choose another --output")
+    parts = before["parts"] | result["parts"]
+    if len({part["quick"] for part in parts.values()}) > 1:
+        raise ConfigError(
+            f"{path}: quick and full measurements do not mix; choose another --output"
+        )
+    merged = result | {"parts": {name: parts[name] for name in _HEADINGS if name in parts}}
+    contents = {PAGE_FILE: bench_page(merged).encode()}
+    if "depth" in parts:
+        with style.journal_style():
+            contents |= style.render(FIGURE, draw_depth(parts["depth"]))
+    write_json(path, merged)
+    return [path, *write_all(folder, contents)]

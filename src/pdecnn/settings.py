@@ -123,7 +123,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _checked_one(name: str, value: object, hint: Any, entry: "Field[Any]") -> Any:
-    allowed = entry.metadata["allowed"]
+    allowed = entry.metadata.get("allowed")
     if hint is bool:
         if not isinstance(value, bool):
             raise ConfigError(f"{name} must be true or false, found {value!r}")
@@ -131,7 +131,7 @@ def _checked_one(name: str, value: object, hint: Any, entry: "Field[Any]") -> An
         return _checked_number(name, value, hint, allowed or "(-inf, inf)")
     elif hint is str and allowed is not None:
         if not isinstance(value, str) or value not in allowed:
-            raise unknown_name(entry.metadata["kind"] or entry.name, value, allowed)
+            raise unknown_name(entry.metadata.get("kind") or entry.name, value, allowed)
     elif not isinstance(value, hint):
         raise ConfigError(f"{name} must be text, found {value!r}")
     return value

@@ -55,9 +55,9 @@ def run_command(capsys, monkeypatch):
     return lambda *arguments: call(capsys, monkeypatch, *arguments)
 
 
-@pytest.mark.parametrize("name", ["one", "two"])
-@pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("name", "viewport", "scheme"), [("one", PHONE, "light"), ("two", DESK, "dark")]
+)
 def test_it_opens_without_complaints_requests_or_overflow(browser, pages, name, viewport, scheme):
     with watched_page(browser, viewport=viewport, color_scheme=scheme) as page:
         page.goto(pages[name].as_uri())

@@ -151,7 +151,7 @@ def toml(content, folder):
 
 def bench(content, folder):
     (folder / "speed.json").write_bytes(content)
-    write_bench({"format_version": 3, "parts": {}}, folder)
+    write_bench({"format_version": 4, "parts": {}}, folder)
 
 
 def weights(name, manifest, content, folder):

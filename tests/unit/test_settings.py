@@ -52,7 +52,7 @@ def wrong_values(entry):
         wrong += NO_NUMBERS
         wrong += [1.5, 2.0] if kind == {int} else []
         wrong += [low - 1] if low > -math.inf else []
-        wrong += [high + 1] if high < math.inf else []
+        wrong += [2 * high + 1] if high < math.inf else []
         wrong += [] if has_low or low == -math.inf else [low]
         wrong += [] if has_high or high == math.inf else [high]
     elif kind == {str} and allowed is not None:

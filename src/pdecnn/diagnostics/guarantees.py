@@ -12,7 +12,7 @@ from pdecnn.diagnostics.jacobians import is_wave
 from pdecnn.diagnostics.spectra import DENSE_SIZE, convolution_norm_bound
 from pdecnn.pde.activations import BUILT_IN, Activation
 from pdecnn.pde.convolution import Convolution
-from pdecnn.pde.facts import declared, is_deterministic
+from pdecnn.pde.facts import HEAT, declared, is_deterministic
 from pdecnn.pde.integrators import AbstractIntegrator, Layers
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
@@ -102,7 +102,9 @@ def is_monotone(layer: nn.Module) -> bool:
 
 def is_linear(layer: nn.Module) -> bool:
     """Whether F is affine in the features: one slope, not 0, everywhere and no normalisation."""
-    if not isinstance(layer, AbstractLayer) or departure(layer) is not None:
+    if not isinstance(layer, AbstractLayer) or declared(type(layer), "symmetric") is None:
+        return False  # who knows what it makes of K, N and sigma
+    if departure(layer) is not None:
         return False
     slopes = layer.activation.slope_range
     plain = type(layer.normalization) in _PLAIN
@@ -151,7 +153,7 @@ def guaranteed_bound(
     bound. Hyperbolic steps expand some distances at any step size: none.
     """
     rule = declared(type(integrator), "stability")
-    if rule is None or rule.contractive == 0 or is_wave(integrator) or len(layers) != 1:
+    if rule is None or rule.contractive == 0 or integrator.equations != HEAT:
         return None
     (layer,) = layers
     if not isinstance(layer, AbstractLayer) or not is_monotone(layer):
@@ -173,7 +175,9 @@ def sufficient_linear_bound(
     slope of sigma included and the norms' upper bounds. It needs a monotone F_sym besides.
     """
     rule = declared(type(integrator), "stability")
-    if rule is None or rule.linear == 0 or not is_wave(integrator):
+    signs = prod(equation.sign for equation in integrator.equations)
+    oscillates = is_wave(integrator) and signs == (1 if len(layers) == 1 else -1)
+    if rule is None or rule.linear == 0 or not oscillates:
         return None
     if not all(is_linear(layer) and is_monotone(layer) for layer in layers):
         return None
@@ -187,7 +191,7 @@ def sufficient_linear_bound(
 
 def _is_denoising(layer: AbstractLayer) -> bool:
     norm = layer.normalization
-    bare = isinstance(norm, TotalVariationNorm) and norm.affine is None
+    bare = type(norm) is TotalVariationNorm and norm.affine is None
     return bare and layer.activation.slope_range == (1.0, 1.0)
 
 
@@ -207,10 +211,9 @@ def departure(module: nn.Module, *, with_parts: bool = True) -> str | None:
     """How a module, or a part of it, departs from what its class computes; None: it does not.
 
     Every part must be exactly of a class that declares itself `deterministic`, since a subclass
-    may compute anything; no forward
-    hook may be registered, not even one that only looks; no method may be replaced on the object.
-    Backward hooks, which change no features, are allowed, and so are parametrizations: weights
-    are read through them wherever they are used.
+    may compute anything; no forward hook may be registered, not even one that only looks; no method
+    may be replaced on the object. Backward hooks, which change no features, are allowed, and so are
+    parametrizations: weights are read through them wherever they are used.
     """
     if _global_forward_hooks or _global_forward_pre_hooks:
         return "a hook is registered for all modules"

@@ -96,6 +96,9 @@ def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
 def _energy_note(block: Block, known: bool, printed: bool) -> str:
     if known and declared(type(block.integrator), "conserves_energy"):
         return "With weights constant in time a wave keeps its energy, up to small swings."
+    rule = declared(type(block.integrator), "stability")
+    if known and (rule is None or rule.contractive == 0):
+        return "It never rises along the exact solution, with weights constant in time."
     if known:
         return "With weights constant in time and small steps heat never raises its energy."
     if printed:

@@ -27,7 +27,6 @@ from pdecnn.networks.pretrained import (
     CONFIG,
     WEIGHTS,
     deserialize,
-    folder_contents,
     load_weights,
     serialize,
 )
@@ -48,7 +47,7 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
     refuse_nonfinite(tensors, trainer.progress.epoch)
     progress = {"format_version": FORMAT_VERSION, "progress": trainer.progress.to_dict()}
     contents = {
-        **folder_contents(trainer.evaluated),
+        **trainer.evaluated.folder_contents(),
         TENSORS: serialize(tensors),
         PROGRESS: json_bytes(progress),
     }
@@ -88,7 +87,7 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
         _check_network(trainer, folder / CONFIG)
         _restore(trainer, groups, folder / TENSORS)
     trainer.progress = progress
-    trainer.guard.drift.switch(progress.checkpointed_blocks)
+    trainer.switch_blocks(progress.checkpointed_blocks)
 
 
 def _check_network(trainer: Trainer, path: Path) -> None:
@@ -124,7 +123,7 @@ def _read_progress(trainer: Trainer, path: Path) -> Progress:
         )
     if any(batch >= trainer.steps_per_epoch for batch in progress.nonfinite_batches):
         raise CheckpointError(f"{path}: has skipped batches that this training does not have")
-    if not set(progress.checkpointed_blocks) <= set(trainer.guard.drift.watched):
+    if not set(progress.checkpointed_blocks) <= set(trainer.watched_blocks):
         raise CheckpointError(f"{path}: has switched blocks that this network does not reverse")
     if not trainer.progress.level <= progress.level < trainer.config.num_levels:
         raise CheckpointError(f"{path}: is on level {progress.level}, where this training is not")

@@ -36,6 +36,7 @@ from pdecnn.learning.synchronization import synchronize_batch_norms_
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
+from pdecnn.networks.reversal import GUARDED
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,9 @@ class Trainer:
             num_processes=self.ranks.size,
             sum_=self.ranks.sum_ if self.ranks.size > 1 else None,
         )
-        self.guard = TrainingGuard(network, self.config, largest_of=self.ranks.largest_of)
+        self.guard: TrainingGuard | None = None
+        if any(getattr(block, "backprop", None) == GUARDED for block in network.blocks):
+            self.guard = TrainingGuard(network, self.config, largest_of=self.ranks.largest_of)
         self._steps_left = 0
         self._stream: Iterator[Tensor] | None = None
         self._graphs = TrainingGraphs(self._step, validation=self.validation)
@@ -170,13 +173,15 @@ class Trainer:
         """Refine the network with its average and velocities up to that level."""
         for finer in range(self.progress.level + 1, level + 1):
             network, optimizer = self.network, self.optimizer
-            drift = self.guard.drift
+            guard = self.guard
             velocities = {name: optimizer.velocity(w) for name, w in network.named_parameters()}
             average = None if self.average is None else self.config.refine(self.average, finer)
             refined = self.config.refine(network, finer)
-            drift.carry_over(refined)
+            switched = [] if guard is None else guard.drift.switched
+            if guard is not None:
+                guard.drift.carry_over(refined)
             self._assemble(refined, average)
-            self.guard.drift.switch(drift.switched)
+            self.switch_blocks(switched)
             for name, velocity in transfer_tensors(network, self.network, velocities).items():
                 self.optimizer.velocity(self.network.get_parameter(name)).copy_(velocity)
             self.progress.level = finer
@@ -210,8 +215,8 @@ class Trainer:
         # A CPU is never waited for; a GPU is asked now and then only.
         interval = SYNCHRONIZE_INTERVAL if self.sums.is_cuda else 1
         self.begin_epoch()
-        if self.guard.is_due(self.progress):
-            self._look_at_reversal()
+        if self.guard is not None and self.guard.is_due(self.progress):
+            self._look_at_reversal(self.guard)
         batch = self.progress.batch
         while batch < self.steps_per_epoch:
             try:
@@ -225,13 +230,23 @@ class Trainer:
                 self.synchronize()
             on_step()
 
-    def _look_at_reversal(self) -> None:
+    @property
+    def watched_blocks(self) -> tuple[int, ...]:
+        """The blocks that began in mode 'reversible', which the guard may switch."""
+        return () if self.guard is None else self.guard.drift.watched
+
+    def switch_blocks(self, indices: Sequence[int]) -> None:
+        """Checkpoint these of the blocks that are watched."""
+        if self.guard is not None:
+            self.guard.drift.switch(indices)
+
+    def _look_at_reversal(self, guard: TrainingGuard) -> None:
         """Compare gradients on the first images to come; a switch means capturing anew."""
         if isinstance(self.train.images, StoredImages):  # the next batch is still on the disk
             self._step.images.copy_(self.train.images[self._step.batches[0].cpu()])
         images, labels = self._step.next_images(NUM_PROBES)
         loss = partial(self._step.loss, labels=labels)
-        if self.guard.look(self.progress, images, loss):
+        if guard.look(self.progress, images, loss):
             self._graphs.forget()
 
     def begin_epoch(self) -> None:
@@ -276,7 +291,7 @@ class Trainer:
         progress = progress_from_dict(self.ranks.first(self.progress.to_dict))
         self.enter_level(progress.level)
         self.progress = progress
-        self.guard.drift.switch(progress.checkpointed_blocks)
+        self.switch_blocks(progress.checkpointed_blocks)
         self.ranks.copy_from_first_(self._step.state)
 
     def step(self) -> None:

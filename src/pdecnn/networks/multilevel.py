@@ -17,7 +17,6 @@ from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
-from pdecnn.networks.pretrained import check_described
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.stencil import galerkin_coarsen, rediscretize
@@ -147,7 +146,7 @@ def _moved(
     method: str = "rediscretize",
 ) -> Network:
     """A network of that config with the weights of the old one, on its device and in its mode."""
-    check_described(network)
+    network.check_described()
     # The weights drawn here are overwritten: this must not use up random numbers.
     with torch.random.fork_rng(devices=()):
         new = Network(config, preprocessing)

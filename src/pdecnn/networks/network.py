@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pdecnn.checks import check_count
-from pdecnn.errors import ConfigError
+from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.networks import pretrained
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.pde.block import Block
@@ -183,17 +184,38 @@ class Network(nn.Module):
 
         A ConfigError refuses what its config does not describe: exchanged parts, forward hooks.
         """
-        from pdecnn.networks.pretrained import refuse_hooks, save
-
-        refuse_hooks(self)
-        save(self, Path(folder))
+        pretrained.refuse_hooks(self)
+        pretrained.write(Path(folder), self.folder_contents())
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "Network":
         """Read a network that `save_pretrained` wrote; anything amiss is a CheckpointError."""
-        from pdecnn.networks.pretrained import load
+        place = Path(folder)
+        config, preprocessing, tensors = pretrained.read(place)
+        try:
+            with torch.device("meta"):  # before memory is taken
+                made = Network(config, preprocessing)
+                pretrained.check_shapes(made, tensors, place / pretrained.WEIGHTS)
+        except (ConfigError, TypeError, RuntimeError) as error:
+            raise CheckpointError(f"{place / pretrained.CONFIG}: {error}") from error
+        # The weights drawn here are overwritten: reading a file must not use up random numbers.
+        with torch.random.fork_rng(devices=()):
+            network = Network(config, preprocessing)
+        pretrained.load_weights(network, tensors, place / pretrained.WEIGHTS)
+        return network
 
-        return load(Path(folder))
+    def folder_contents(self) -> dict[str, bytes]:
+        """The files that `save_pretrained` writes, but for the manifest; hooks do not matter."""
+        self.check_described()
+        card = pretrained.model_card(self.config, self.preprocessing, self.num_weights)
+        return pretrained.contents_of(self.config, self.preprocessing, self.state_dict(), card)
+
+    def check_described(self) -> None:
+        """Raise a ConfigError where this is not the network that its config describes."""
+        # The weights drawn here are not used: this must not use up random numbers.
+        with torch.random.fork_rng(devices=()), torch.device("cpu"):
+            made = Network(self.config, self.preprocessing)
+        pretrained.check_described(self, made)
 
     def _check_images(self, images: Tensor) -> None:
         config = self.config

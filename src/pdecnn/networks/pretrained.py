@@ -19,7 +19,6 @@ from pdecnn.files import (
     write_folder,
 )
 from pdecnn.networks.config import NetworkConfig
-from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.pde.convolution import SPATIAL_AXES
 from pdecnn.pde.normalization import BATCH_NORMS
@@ -30,9 +29,8 @@ FORMAT_VERSION = 1
 _WEIGHT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def save(network: Network, folder: Path) -> None:
-    """Write the folder; `Network.save_pretrained`."""
-    contents = folder_contents(network)
+def write(folder: Path, contents: dict[str, bytes]) -> None:
+    """Write the files of `Network.save_pretrained` with their manifest."""
     manifest = manifest_bytes({name: contents[name] for name in (WEIGHTS, CONFIG)})
     # The config goes first and comes last but for the manifest: a save killed over an older folder
     # must neither look verified nor mix the weights of one network with the config of another.
@@ -42,24 +40,21 @@ def save(network: Network, folder: Path) -> None:
         raise CheckpointError(f"{folder}: is, or lies in, a file; pass a folder") from error
 
 
-def folder_contents(network: Network) -> dict[str, bytes]:
+def contents_of(
+    config: NetworkConfig, preprocessing: Preprocessing, tensors: dict[str, Tensor], card: str
+) -> dict[str, bytes]:
     """The files of a network's folder, but for the manifest."""
-    check_described(network)
-    config = {
+    values = {
         "library_name": "pdecnn",
         "format_version": FORMAT_VERSION,
-        "network": network.config.to_dict(),
-        "preprocessing": network.preprocessing.to_dict(),
+        "network": config.to_dict(),
+        "preprocessing": preprocessing.to_dict(),
     }
-    return {
-        WEIGHTS: serialize(network.state_dict()),
-        CARD: _model_card(network).encode(),
-        CONFIG: json_bytes(config),
-    }
+    return {WEIGHTS: serialize(tensors), CARD: card.encode(), CONFIG: json_bytes(values)}
 
 
-def load(folder: Path) -> Network:
-    """Read the folder; `Network.from_pretrained`."""
+def read(folder: Path) -> tuple[NetworkConfig, Preprocessing, dict[str, Tensor]]:
+    """What a folder of `Network.save_pretrained` holds, verified where it has a manifest."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; pass one that save_pretrained wrote")
     if (folder / MANIFEST).exists():
@@ -83,27 +78,22 @@ def load(folder: Path) -> Network:
         # A config may ask for more than the machine has: compare before memory is taken.
         if sum(config.block_num_steps) > len(tensors) and not config.share_weights:
             raise ConfigError(f"{config.num_steps} steps a block need more than the weights saved")
-        with torch.device("meta"):
-            _check_shapes(Network(config, preprocessing), tensors, folder / WEIGHTS)
-    except (ConfigError, TypeError, RuntimeError) as error:
+    except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    # The weights drawn here are overwritten: reading a file must not use up random numbers.
-    with torch.random.fork_rng(devices=()):
-        network = Network(config, preprocessing)
-    load_weights(network, tensors, folder / WEIGHTS)
-    return network
+    return config, preprocessing, tensors
 
 
-def load_weights(network: Network, tensors: dict[str, Tensor], origin: Path) -> None:
+def load_weights(network: nn.Module, tensors: dict[str, Tensor], origin: Path) -> None:
     """Copy tensors into the network; a CheckpointError names the first that does not fit."""
-    _check_shapes(network, tensors, origin)
+    check_shapes(network, tensors, origin)
     for name, tensor in network.state_dict(keep_vars=True).items():
         # Each comes back in the dtype it was saved in; torch would convert in silence.
         tensor.data = tensor.data.to(tensors[name].dtype)
     network.load_state_dict(tensors)
 
 
-def _check_shapes(network: Network, tensors: dict[str, Tensor], origin: Path) -> None:
+def check_shapes(network: nn.Module, tensors: dict[str, Tensor], origin: Path) -> None:
+    """Refuse tensors that are not those of the network, by a CheckpointError."""
     own = network.state_dict()
     for name in [*own, *tensors]:
         found = tuple(tensors[name].shape) if name in tensors else None
@@ -134,9 +124,9 @@ def deserialize(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def _model_card(network: Network) -> str:
-    config = network.config
-    names = network.preprocessing.class_names
+def model_card(config: NetworkConfig, preprocessing: Preprocessing, num_weights: int) -> str:
+    """What README.md of a saved network says."""
+    names = preprocessing.class_names
     subject = {1: "signal", 2: "image", 3: "volume"}[config.dimension]
     axes = SPATIAL_AXES[config.dimension]
     return f"""---
@@ -150,10 +140,10 @@ tags: [{subject}-classification, pde, {config.integrator}]
 A convolutional network that is a discretised partial differential equation (Ruthotto & Haber,
 *Deep Neural Networks Motivated by Partial Differential Equations*): blocks of width
 {", ".join(map(str, config.channels[:-1]))} with {config.num_steps} time steps of size
-{config.step_size}, {network.num_weights:,} trainable weights.
+{config.step_size}, {num_weights:,} trainable weights.
 
 Input: {config.in_channels} channel(s) in {config.dimension}D, standardised by
-`{network.preprocessing.standardize}`. Output: {config.num_classes} classes\
+`{preprocessing.standardize}`. Output: {config.num_classes} classes\
 {": " + ", ".join(names) if names else ""}.
 
 ```python
@@ -173,15 +163,12 @@ _INTERNAL = frozenset(vars(nn.Module()))
 _FREE = frozenset({"preprocessing", "_backprop", "_grid_bits"})
 
 
-def check_described(network: Network) -> None:
-    """Raise a ConfigError where a network is not the one that would be made by its config.
+def check_described(network: nn.Module, made: nn.Module) -> None:
+    """Raise a ConfigError where a network is not the one `made` by its config.
 
     Compared are the parts and their types, every setting of theirs, the shapes of their tensors
     and methods replaced; not weights, dtype and device, nor what else was attached.
     """
-    # The weights drawn here are not used: this must not use up random numbers.
-    with torch.random.fork_rng(devices=()), torch.device("cpu"):
-        made = Network(network.config, network.preprocessing)
     found, wanted = dict(network.named_modules()), dict(made.named_modules())
     differences = [_difference(name, found.get(name), part) for name, part in wanted.items()]
     differences += [f"{name} is not among its parts" for name in found if name not in wanted]
@@ -195,7 +182,7 @@ def check_described(network: Network) -> None:
         )
 
 
-def refuse_hooks(network: Network) -> None:
+def refuse_hooks(network: nn.Module) -> None:
     """Raise a ConfigError where forward hooks may change what a network computes."""
     for name, part in network.named_modules():
         if part._forward_hooks or part._forward_pre_hooks:

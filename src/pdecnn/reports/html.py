@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from io import BytesIO
 
@@ -167,7 +167,10 @@ def _thinned(channel: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([value for part in stretches for value in (part.min(), part.max())])
 
 
-_TOKEN = re.compile(r"\\[a-zA-Z]+|\\,|[A-Za-z]|[0-9.]+|[{}()^_+\-=,&]")
+_TOKEN = re.compile(
+    r"\\(?:mathrm|text|mathcal)\{[^}]*\}|\\[a-zA-Z]+|\\,|[A-Za-z]|[0-9.]+|[{}()^_+\-=,&]|\S"
+)
+_UPRIGHT = re.compile(r"\\(\w+)\{(.*)\}")
 _SYMBOLS = {
     r"\partial": "∂",
     r"\top": "\N{DOWN TACK}",
@@ -177,11 +180,13 @@ _SYMBOLS = {
     r"\cdot": "·",
     r"\quad": "\u2003",
     r"\,": "\u2009",
+    "=": " = ",
+    "+": " + ",
+    "-": " \N{MINUS SIGN} ",
+    ",": ", ",
 }
-_SPACED = {"=": "=", "+": "+", "-": "\N{MINUS SIGN}"}
-_UPRIGHT = (r"\mathrm", r"\text", r"\mathcal")
-_SCRIPT = {"N": "\N{MATHEMATICAL SCRIPT CAPITAL N}"}
-_BEFORE_SIGNS = (None, "=", "(", "{")
+_SCRIPTS = {"_": "sub", "^": "sup"}
+_BEFORE_SIGNS = (None, "=", "(")
 _DROPPED = (r"\left", r"\right", "&")
 
 
@@ -197,73 +202,36 @@ def equation_to_html(latex: str) -> Markup:
     Letters with what stands below and above them need no more than HTML, which looks the same
     everywhere; MathML needs a font that not every machine has.
     """
-    return tag("p", _parts(_Stream(latex), until=None))
+    return tag("p", _read(_TOKEN.findall(latex)[::-1]))
 
 
-class _Stream:
-    """Tokens one by one; `text` and `mathrm` take the letters of their braces as they are."""
-
-    def __init__(self, latex: str) -> None:
-        self.latex, self.place = latex, 0
-
-    def next(self) -> str | None:
-        while self.place < len(self.latex) and self.latex[self.place] == " ":
-            self.place += 1
-        if self.place == len(self.latex):
-            return None
-        found = _TOKEN.match(self.latex, self.place)
-        if found is None:
-            raise ValueError(f"no HTML for {self.latex[self.place :][:20]!r}")
-        self.place = found.end()
-        return found[0]
-
-    def peek(self) -> str | None:
-        place = self.place
-        token = self.next()
-        self.place = place
-        return token
-
-    def braces(self) -> str:
-        end = self.latex.index("}", self.place)
-        text = self.latex[self.place + 1 : end]
-        self.place = end + 1
-        return text
-
-
-def _parts(stream: _Stream, until: str | None) -> Iterator[Markup]:
-    before = None
-    while (token := stream.next()) != until:
-        assert token is not None, "braces that do not close"
-        if token == "-" and before in _BEFORE_SIGNS:
-            yield Markup(_SPACED["-"])
+def _read(tokens: list[str]) -> Markup:
+    """What the tokens, the next one last, say up to a closing brace or their end."""
+    parts, before = [], None
+    while tokens and tokens[-1] != "}":
+        token = tokens.pop()
+        if token in _SCRIPTS:
+            parts.append(tag(_SCRIPTS[token], _atom(tokens.pop(), tokens)))
+        elif token == "-" and before in _BEFORE_SIGNS:
+            parts.append(join(["\N{MINUS SIGN}"]))
         elif token not in _DROPPED:
-            yield _scripted(_atom(token, stream), stream)
+            parts.append(_atom(token, tokens))
         before = token
-
-
-def _scripted(base: Markup, stream: _Stream) -> Markup:
-    """The atom with what stands below and above it."""
-    parts = [base]
-    while stream.peek() in ("_", "^"):
-        element = "sub" if stream.next() == "_" else "sup"
-        token = stream.next()
-        assert token is not None, "a script without content"
-        parts.append(tag(element, _atom(token, stream)))
     return join(parts)
 
 
-def _atom(token: str, stream: _Stream) -> Markup:
+def _atom(token: str, tokens: list[str]) -> Markup:
     if token == "{":
-        return join(_parts(stream, until="}"))
-    if token in _UPRIGHT:
-        text = stream.braces()
-        return join([_SCRIPT[text] if token == r"\mathcal" else text])
+        inner = _read(tokens)
+        tokens.pop()
+        return inner
+    if upright := _UPRIGHT.fullmatch(token):
+        script = "\N{MATHEMATICAL SCRIPT CAPITAL N}"
+        return join([script if upright[1] == "mathcal" else upright[2]])
     if token in _SYMBOLS:
         return join([_SYMBOLS[token]])
-    if token in _SPACED:
-        return join([f" {_SPACED[token]} "])
     if token.isalpha():
         return tag("i", token)
-    if token[0] in "0123456789(),":
-        return join([token + " " if token == "," else token])
+    if token[0] in "0123456789()":
+        return join([token])
     raise ValueError(f"no HTML for {token!r}")

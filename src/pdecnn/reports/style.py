@@ -97,6 +97,18 @@ def plot_chart(axes: Axes, chart: Chart) -> None:
     axes.set_ylabel(chart.y_label)
 
 
+def draw_charts(charts: Sequence[Chart]) -> Figure:
+    """Charts side by side with one legend below."""
+    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
+    panels = figure.subplots(1, len(charts), squeeze=False)[0]
+    for axes, chart in zip(panels, charts, strict=True):
+        plot_chart(axes, chart)
+        axes.set_title(chart.title, loc="left")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return figure
+
+
 def _plot_curve(axes: Axes, curve: Series, *, points: bool) -> None:
     colour = _COLOURS[curve.colour]
     look: dict[str, Any] = {"color": colour, "marker": _MARKERS[curve.colour]}

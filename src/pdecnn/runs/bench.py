@@ -6,10 +6,9 @@ repository alone: `python -m benchmarks.speed`.
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from torch.nn import functional
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.fast.acceleration import accelerated, fast_layout
+from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.memory import free_memory, is_out_of_memory
 from pdecnn.learning.metrics import autocast
 from pdecnn.learning.trainer import Trainer
@@ -33,11 +32,9 @@ from pdecnn.runs.plain_twin import PlainNetwork, PlainStep, copy_weights_
 from pdecnn.runs.timing import Timing, time_in_turn
 from pdecnn.runs.training import notes_shown_by
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 CAPTURED, EAGER, PLAIN = "captured", "eager", "plain"
 """Our steps replayed as one CUDA graph, operator by operator, and those of plain torch."""
-FUSED = "fused"
-"""Blocks by the kernels that a captured step consists of."""
 NOT_RUN: dict[str, Any] = {"captured": None, "notes": []}
 """In place of what `TrainerSteps.finish` says, where no such steps were timed."""
 PAPER_DYNAMICS = ("parabolic", "second_order", "hamiltonian")
@@ -47,6 +44,7 @@ _LEARNING_RATE = 1e-3  # low enough that no network diverges on noise, however o
 _DEPTH_STEP_SIZE = 0.01  # small, so that a thousand steps stay as bounded as three
 _DEPTH_BATCHES = 16  # no epoch of eager steps ends while they are timed
 _PLAIN_BATCHES = 8
+_MOST_TIMED_STEPS = 100
 
 Say = Callable[[str], None]
 
@@ -66,15 +64,10 @@ class BenchSizes:
     """Of whole training steps."""
     depths: tuple[int, ...]
     """Numbers of time steps of the one block whose memory is measured."""
-    timed_modes: Mapping[int, tuple[str, ...]]
-    """The backprop modes whose eager training step is timed, for each depth at which it is."""
-    captured_modes: Mapping[int, tuple[str, ...]]
-    """Those timed as one CUDA graph too; each is traced and compiled anew."""
     depth_channels: int
     depth_batch_size: int
 
 
-_ALL = tuple(BACKPROP_MODES)
 GPU = BenchSizes(
     name="GPU version",
     num_repeats=5,
@@ -82,8 +75,6 @@ GPU = BenchSizes(
     num_images=50_000,
     batch_sizes=(125, 1000),
     depths=(3, 10, 30, 100, 300, 1000),
-    timed_modes=dict.fromkeys((3, 10, 30, 100), _ALL) | {300: ("stored", "reversible", "exact")},
-    captured_modes={3: ("stored", "reversible", "exact")},
     depth_channels=32,
     depth_batch_size=125,
 )
@@ -94,8 +85,6 @@ CPU = BenchSizes(
     num_images=1000,
     batch_sizes=(16,),
     depths=(3, 10, 30),
-    timed_modes=dict.fromkeys((3, 10, 30), _ALL),
-    captured_modes={},
     depth_channels=16,
     depth_batch_size=4,
 )
@@ -106,8 +95,6 @@ QUICK = BenchSizes(
     num_images=20,
     batch_sizes=(2,),
     depths=(2, 4),
-    timed_modes={2: _ALL, 4: ("stored", "reversible")},
-    captured_modes={2: ("stored", "reversible")},
     depth_channels=4,
     depth_batch_size=1,
 )
@@ -122,7 +109,6 @@ def run_bench(
     quick: bool = False,
     say: Say = lambda text: None,
     on_part: Callable[[dict[str, Any]], object] = lambda result: None,
-    parts: Mapping[str, Part] | None = None,
 ) -> dict[str, Any]:
     """Measure the parts named, or all; the figures as JSON values.
 
@@ -130,23 +116,22 @@ def run_bench(
     part carries hardware, versions and commit with it, so that parts of several runs may stand
     side by side.
     """
-    parts = PARTS if parts is None else parts
     for name in only:
-        if name in ELSEWHERE and name not in parts:
+        if name in ELSEWHERE and name not in PARTS:
             raise ConfigError(
                 f"{name!r} is not measured by the package; run python -m benchmarks.speed "
                 f"--only {name} in a checkout of the repository"
             )
-        if name not in parts:
-            raise unknown_name("part of the bench", name, parts)
+        if name not in PARTS:
+            raise unknown_name("part of the bench", name, PARTS)
     where = resolve_device(device)
     sizes = QUICK if quick else GPU if where.type == "cuda" else CPU
     say(sizes.name)
     result: dict[str, Any] = {"format_version": FORMAT_VERSION, "parts": {}}
-    for name, part in parts.items():
+    for name, part in PARTS.items():
         if only and name not in only:
             continue
-        environment = _environment(where)
+        environment = describe_device(where)
         say(f"{name}, on {environment['hardware']['gpu'] or 'the CPU'}")
         begin = perf_counter()
         measured = part(sizes, where, lambda text: say(f"  {text}"))
@@ -159,7 +144,8 @@ def run_bench(
     return result
 
 
-def _environment(device: torch.device) -> dict[str, Any]:
+def describe_device(device: torch.device) -> dict[str, Any]:
+    """Hardware, versions and commit, with what only a GPU has."""
     environment = describe_environment(device, seed=0)
     del environment["command"], environment["seed"]
     if device.type == "cuda":
@@ -355,142 +341,93 @@ def plain_steps(
 
 
 def bench_depth(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
-    """One block of growing depth, each of its steps with weights of its own."""
+    """One block of growing depth, each of its steps with weights of its own.
+
+    Eager steps; those of more than a hundred time steps take seconds, and are not timed.
+    """
     images = random_images(_DEPTH_BATCHES * sizes.depth_batch_size, 3, (32, 32))
     batch = images.subset(torch.arange(sizes.depth_batch_size)).to(device)
-    memory_rows, rows = [], []
-    kernels = (EAGER, FUSED) if device.type == "cuda" else (EAGER,)
-    for dynamics, depths in (
-        (TIMED, sizes.depths),
-        ("second_order", (sizes.depths[0], sizes.depths[-1])),  # its memory grows no differently
-    ):
-        for num_steps in depths:
-            say(f"memory: {dynamics}, {num_steps} steps in {len(BACKPROP_MODES)} backprop modes")
-            config = _depth_config(dynamics, num_steps, sizes)
-            for variant in kernels:
-                measured = _memory_rows(config, batch, variant, warm_up=num_steps == depths[0])
-                head = {"dynamics": dynamics, "num_steps": num_steps, "variant": variant}
-                memory_rows += [head | row for row in measured]
-                free_memory()
-    for num_steps, modes in sizes.timed_modes.items():
-        config = _depth_config(TIMED, num_steps, sizes)
-        variants = {EAGER: modes}
-        if device.type == "cuda" and num_steps in sizes.captured_modes:
-            variants[CAPTURED] = sizes.captured_modes[num_steps]
-        for variant, some in variants.items():
-            say(f"time: {TIMED}, {num_steps} steps, {variant}, {', '.join(some)}")
-            timed = _time_rows(config, some, variant, images, sizes, device)
-            rows += [{"dynamics": TIMED, "num_steps": num_steps, **row} for row in timed]
-            free_memory()
+    rows: list[dict[str, Any]] = []
+    for num_steps in sizes.depths:
+        say(f"{TIMED}, {num_steps} steps in {len(BACKPROP_MODES)} backprop modes")
+        configs = {
+            mode: NetworkConfig(
+                channels=(sizes.depth_channels, sizes.depth_channels),
+                num_steps=num_steps,
+                step_size=_DEPTH_STEP_SIZE,
+                backprop=mode,
+                **DYNAMICS[TIMED],
+            )
+            for mode in BACKPROP_MODES
+        }
+        memory = {
+            mode: activation_bytes(make_network(config, device), batch)
+            for mode, config in configs.items()
+        }
+        timings = dict.fromkeys(BACKPROP_MODES, cast("Timing | None", None))
+        if num_steps <= _MOST_TIMED_STEPS:
+            timings = _time_modes(configs, images, sizes, device)
+        rows += [
+            {
+                "num_steps": num_steps,
+                "backprop": mode,
+                "activation_bytes": memory[mode],
+                "timed": num_steps <= _MOST_TIMED_STEPS,
+                "time": None if timing is None else timing.to_dict(),
+                "ratio_to_stored": _ratio(timing, timings["stored"]),
+            }
+            for mode, timing in timings.items()
+        ]
+        free_memory()
     return {
         "repeats": sizes.num_repeats,
+        "dynamics": TIMED,
         "channels": sizes.depth_channels,
         "batch_size": sizes.depth_batch_size,
         "image_size": 32,
         "step_size": _DEPTH_STEP_SIZE,
-        "share_weights": False,
         "memory": "peak" if device.type == "cuda" else "saved",
-        "memory_rows": memory_rows,
         "rows": rows,
     }
 
 
-def _depth_config(dynamics: str, num_steps: int, sizes: BenchSizes) -> NetworkConfig:
-    return NetworkConfig(
-        channels=(sizes.depth_channels, sizes.depth_channels),
-        num_steps=num_steps,
-        step_size=_DEPTH_STEP_SIZE,
-        **DYNAMICS[dynamics],
-    )
-
-
-def _memory_rows(
-    config: NetworkConfig, batch: ImageSet, variant: str, *, warm_up: bool
-) -> list[dict[str, Any]]:
-    rows = []
-    for mode in BACKPROP_MODES:
-        network = make_network(replace(config, backprop=mode), batch.labels.device)
-        used = activation_bytes(network, batch, fused=variant == FUSED, warm_up=warm_up)
-        weights = sum(weight.nbytes for weight in network.parameters())
-        rows.append({"backprop": mode, "activation_bytes": used, "weight_bytes": weights})
-    return rows
-
-
-def _time_rows(
-    config: NetworkConfig,
-    modes: Sequence[str],
-    variant: str,
-    images: ImageSet,
-    sizes: BenchSizes,
-    device: torch.device,
-) -> list[dict[str, Any]]:
-    """Eager steps one a repeat, since a thousand take seconds; captured ones are short."""
+def _time_modes(
+    configs: dict[str, NetworkConfig], images: ImageSet, sizes: BenchSizes, device: torch.device
+) -> dict[str, Timing | None]:
+    batch_size = sizes.depth_batch_size
     steps = {
-        mode: make_steps(
-            replace(config, backprop=mode),
-            images,
-            batch_size=sizes.depth_batch_size,
-            device=device,
-            capture=variant == CAPTURED,
-        )
-        for mode in modes
+        mode: make_steps(config, images, batch_size=batch_size, device=device, capture=False)
+        for mode, config in configs.items()
     }
     timings = time_in_turn(
-        steps,
-        device=device,
-        num_repeats=sizes.num_repeats,
-        repeat_seconds=sizes.repeat_seconds if variant == CAPTURED else 0,
-        num_warm_ups=1,
+        steps, device=device, num_repeats=sizes.num_repeats, repeat_seconds=0, num_warm_ups=1
     )
-    runs = {
-        mode: NOT_RUN if timings[mode] is None else step.finish() for mode, step in steps.items()
-    }
-    return [
-        {
-            "backprop": mode,
-            "variant": variant,
-            "time": None if timing is None else timing.to_dict(),
-            "ratio_to_stored": (
-                _ratio(timing, timings["stored"])
-                if runs[mode]["captured"] == runs["stored"]["captured"]
-                else None
-            ),
-        }
-        | runs[mode]
-        for mode, timing in timings.items()
-    ]
+    for mode, step in steps.items():
+        if timings[mode] is not None:
+            step.finish()
+    return timings
 
 
-def activation_bytes(
-    network: Network, batch: ImageSet, *, fused: bool = False, warm_up: bool = True
-) -> int | None:
+def activation_bytes(network: Network, batch: ImageSet) -> int | None:
     """Of forward and backward of one batch; None if it does not fit.
-
-    Blocks run operator by operator, or with `fused` by the kernels of a captured step.
 
     On a GPU the peak of what is allocated, less what was before (weights and the batch) and
     less the weights' gradients. Elsewhere the bytes saved for backward, weights left out.
-    On a GPU the first batch makes the libraries take workspaces, which are not meant:
-    `warm_up` runs one before, not needed if a network of the same widths just ran.
     """
     images = fast_layout(network.preprocess(batch.images[:]))
-    # Traced for its fused kernels, but nothing is compiled: that would take no less memory.
-    with accelerated(network, "eager") if fused else nullcontext():
-        used = _activation_bytes_or_none(network.train(), images, batch.labels, warm_up)
+    used = _activation_bytes_or_none(network.train(), images, batch.labels)
     network.zero_grad()
     if used is None:
         free_memory()
     return used
 
 
-def _activation_bytes_or_none(
-    network: Network, images: Tensor, labels: Tensor, warm_up: bool
-) -> int | None:
+def _activation_bytes_or_none(network: Network, images: Tensor, labels: Tensor) -> int | None:
     # A function of its own: while the error lives, so do the tensors of the frames it names.
     try:
         if images.device.type == "cuda":
-            if warm_up:
-                _loss(network, images, labels).backward()  # type: ignore[no-untyped-call]
+            # The first batch makes the libraries take workspaces, which are not meant.
+            _loss(network, images, labels).backward()  # type: ignore[no-untyped-call]
             return _peak_bytes(network, images, labels)
         return _saved_bytes(network, images, labels)
     except Exception as error:

@@ -12,13 +12,14 @@ from benchmarks.plain_training import regularizer
 from benchmarks.resnets import CifarResNet
 from benchmarks.roofline import Ceilings, Roofline
 from benchmarks.speed import PARTS, bench_large, make_digits_pair
-from benchmarks.speed_page import TABLES
+from benchmarks.speed_figure import draw_depth
+from benchmarks.speed_page import bench_page, bench_tables, write_speed
 from benchmarks.work import Work
+from pdecnn.errors import ConfigError
 from pdecnn.learning.objective import Objective
-from pdecnn.reports.bench import bench_page, part_tables
 from pdecnn.runs.bench import PAPER_DYNAMICS, QUICK
 from pdecnn.runs.timing import Timing
-from tests.bench_results import make_result, make_steps
+from tests.bench_results import make_depth, make_result, make_steps
 from tests.unit.runs.test_plain_twin import make_pair
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -27,14 +28,14 @@ every_dynamics = pytest.mark.parametrize("dynamics", PAPER_DYNAMICS)
 
 
 def table_of(name, part, number=0):
-    table = part_tables(name, part, TABLES)[number]
+    table = bench_tables(name, part)[number]
     assert all(len(row) == len(table.header) for row in table.rows)
     return table
 
 
 def test_the_published_page_is_that_of_the_stored_results():
     result = json.loads((RESULTS / "speed.json").read_bytes())
-    assert bench_page(result, TABLES) == (RESULTS / "speed.md").read_text()
+    assert bench_page(result) == (RESULTS / "speed.md").read_text()
 
 
 def test_large_inputs_take_less_memory_reversibly():
@@ -158,3 +159,74 @@ def test_ceilings_are_the_fastest_repeats_of_all_measurements():
     assert ceilings.roofline() == (8 * 2**22, 2 * 256**3)
     assert ceilings.to_dict()["copy"]["bytes_per_second"] == 8 * 2**22
     assert ceilings.to_dict()["matrix"]["dtype"] == "float32"
+
+
+def test_depth_has_a_column_a_mode_and_says_what_did_not_fit():
+    part = make_depth()
+    memory, second_order, time = (table_of("depth", part, k) for k in range(3))
+    assert memory.rows[0] == ("3", "eager", "450", "259.8", "150", "150")
+    assert memory.rows[-1] == ("1000", "fused", "out of memory", "4,743", "150", "150")
+    assert [row[0] for row in memory.rows[::2]] == ["3", "10", "30", "100", "300", "1000"]
+    assert [row[1] for row in memory.rows] == ["eager", "fused"] * 6
+    assert [row[0] for row in second_order.rows[::2]] == ["3", "1000"]
+    assert "fused: by the kernels of a captured step" in memory.note
+    captured = ("3", "captured", "1.3", "1.39 (1.30)", "1.41 (1.35)", "1.44 (1.45)", "4%")
+    assert time.rows[1] == captured
+    assert time.rows[-1] == ("1000", "eager", "out of memory", "-", "676", "726", "4%")
+    assert ("30", "captured", "4", "-", "5.05 (1.35)", "-", "4%") in time.rows
+    assert [table.title[:21] for table in bench_tables("depth", part)] == [
+        "Memory in MB: hamilto",
+        "Memory in MB: second_",
+        "Time of a training st",
+    ]
+
+
+def test_the_time_of_the_deepest_is_said_to_be_eager():
+    note = table_of("depth", make_depth(), 2).note
+    assert "With 10, 100, 1000 steps all times are eager." in note
+    assert "-: not timed." in note
+    assert "*" not in note
+
+
+def test_a_depth_that_was_not_captured_as_wanted_is_marked():
+    part = make_depth()
+    row = next(row for row in part["rows"] if row["variant"] == "captured")
+    row |= {"captured": False, "notes": ["the training step cannot be captured"]}
+    table = table_of("depth", part, 2)
+    assert table.rows[1][:4] == ("3", "captured", "1.3*", "1.39 (1.30)")
+    assert "*: not captured or not compiled as wanted." in table.note
+    assert "Note: the training step cannot be captured." in table.note
+
+
+def test_parts_of_another_run_are_kept_and_quick_ones_do_not_mix(tmp_path):
+    whole = make_result()
+    paths = write_speed(whole, tmp_path)
+    assert [path.name for path in paths] == ["speed.json", "speed.md", "depth.png", "depth.svg"]
+    write_speed(whole | {"parts": {"steps": make_steps()}}, tmp_path)
+    assert json.loads(paths[0].read_text()) == whole
+    with pytest.raises(ConfigError, match="do not mix"):
+        write_speed(whole | {"parts": {"steps": make_steps() | {"quick": True}}}, tmp_path)
+
+
+def test_the_figure_leaves_out_what_did_not_fit_and_says_so():
+    figure = draw_depth(make_depth())
+    memory, time = figure.axes[:2]
+    assert [len(line.get_xdata()) for line in memory.lines] == [5, 6, 6, 6]
+    assert list(memory.lines[2].get_ydata()) == [150] * 6
+    assert time.lines[0].get_ydata()[0] == pytest.approx(2.5)
+    assert [list(line.get_xdata()) for line in time.lines] == [
+        [3, 10, 30, 100],
+        [3, 10, 30, 100],
+        [3, 10, 30, 100, 1000],
+        [3, 10, 30, 100, 1000],
+    ]
+    assert time.get_ylabel() == "time of an eager training step (ms)"
+    assert len(figure.axes) == 2
+    for axes in (memory, time):
+        assert axes.get_title(loc="right") == "out of memory: stored at 1,000"
+    assert [text.get_text() for text in figure.legends[0].texts] == [
+        "stored",
+        "checkpointed",
+        "reversible",
+        "exact",
+    ]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pdecnn.diagnostics import diagnose_block
+from pdecnn.diagnostics.guarantees import departure, is_linear, is_monotone
 from pdecnn.diagnostics.json_values import block_values
 from pdecnn.pde import Block, SymmetricLayer
 from tests.blocks import integrator_name, make_features, randomize_
@@ -96,3 +97,16 @@ def test_amplification_of_the_explicit_midpoint_is_that_of_its_step():
     matrix = torch.func.jacrev(flat_step)(torch.cat([features.flatten()] * 2))
     radius = float(torch.linalg.eigvals(matrix.detach()).abs().max())
     assert step.amplification == pytest.approx(radius, rel=1e-6)
+
+
+def test_a_layer_that_says_nothing_of_its_form_is_not_taken_to_be_linear():
+    class Squared(LeakyLayer):
+        deterministic = True
+
+        def forward(self, features):
+            return self.pre_activation(features) ** 2
+
+    layer = Squared(2, activation="identity", normalization="none")
+    assert departure(layer) is None
+    assert not is_linear(layer)
+    assert not is_monotone(layer)

@@ -144,10 +144,10 @@ def test_a_switch_means_capturing_anew():
     graphs = trainer._graphs
     launch, score = graphs._launch, object()
     graphs._score, graphs._tried_scores = score, True
-    trainer._look_at_reversal()
+    trainer._look_at_reversal(trainer.guard)
     assert (graphs._launch, graphs._score, graphs._tried_scores) == (launch, score, True)
     object.__setattr__(trainer.config, "reversal_tolerance", 1e-12)
-    trainer._look_at_reversal()
+    trainer._look_at_reversal(trainer.guard)
     assert (graphs._launch, graphs._score, graphs._tried_scores) == (None, None, False)
 
 

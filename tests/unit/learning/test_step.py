@@ -1,11 +1,17 @@
 """The step stays on the device and compiles whole: what capturing it on a GPU rests on."""
 
+import sys
+from collections import Counter
+from pathlib import Path
+
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import pdecnn
+from pdecnn import create_model
 from pdecnn.learning.capture import compiled_step
 from tests.unit.learning.trainings import (
     MODES,
@@ -187,6 +193,7 @@ def test_several_trainings_of_a_process_do_not_mix():
             assert torch.equal(tensor, expected[name]), name
 
 
+@pytest.mark.slow
 def test_a_training_is_plain_again_after_compiling():
     trainer = begun_trainer("hamiltonian", "stored")
     torch._dynamo.reset()
@@ -216,3 +223,22 @@ def test_a_failed_training_stands_still():
     with pytest.raises(Exception, match="step 2 "):
         trainer.synchronize()
     assert (trainer.progress.batch, trainer.progress.step) == (1, 1)
+
+
+def test_a_step_is_few_calls():
+    """Forward to update, `stored`: what Python costs beside the operators of torch."""
+    network = create_model("hamiltonian_digits", backprop="stored")
+    trainer = make_trainer(network, batch_size=32, average_decay=0.9)
+    trainer.begin_epoch()
+    calls, source = [], str(Path(pdecnn.__file__).parent)
+
+    def count(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(source):
+            calls.append(frame.f_code.co_qualname)
+
+    sys.setprofile(count)
+    try:
+        trainer.step()
+    finally:
+        sys.setprofile(None)
+    assert len(calls) <= 200, Counter(calls).most_common()

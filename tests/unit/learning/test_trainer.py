@@ -280,8 +280,10 @@ def test_steps_and_polls_are_announced():
     assert len(polls) == 2 * POLLS_PER_EPOCH
 
 
-@pytest.mark.parametrize("dynamics", DYNAMICS)
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dynamics", "precision"),
+    [*((dynamics, "float32") for dynamics in DYNAMICS), ("hamiltonian", "bfloat16")],
+)
 def test_twenty_steps_reduce_the_loss(dynamics, precision):
     trainer = make_trainer(
         make_network(dynamics, channels=(16, 32, 32)),

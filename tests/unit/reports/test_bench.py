@@ -10,14 +10,14 @@ from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.reports.bench import (
     bench_page,
     check_output,
+    depth_charts,
     describe_part,
     part_tables,
     print_bench,
     write_bench,
 )
-from pdecnn.reports.bench_figure import draw_depth
 from pdecnn.runs.bench import FORMAT_VERSION
-from tests.bench_results import make_depth, make_own_result
+from tests.bench_results import make_own_depth, make_own_result
 
 
 def make_own_steps():
@@ -57,43 +57,6 @@ def test_steps_that_ran_otherwise_than_wanted_are_not_called_captured():
 
 def test_the_plain_steps_are_said_to_have_their_channels_last():
     assert "bfloat16 autocast with channels last" in table_of("steps", make_own_steps()).note
-
-
-def test_depth_has_a_column_a_mode_and_says_what_did_not_fit():
-    part = make_depth()
-    memory, second_order, time = (table_of("depth", part, k) for k in range(3))
-    assert memory.rows[0] == ("3", "eager", "450", "259.8", "150", "150")
-    assert memory.rows[-1] == ("1000", "fused", "out of memory", "4,743", "150", "150")
-    assert [row[0] for row in memory.rows[::2]] == ["3", "10", "30", "100", "300", "1000"]
-    assert [row[1] for row in memory.rows] == ["eager", "fused"] * 6
-    assert [row[0] for row in second_order.rows[::2]] == ["3", "1000"]
-    assert "fused: by the kernels of a captured step" in memory.note
-    captured = ("3", "captured", "1.3", "1.39 (1.30)", "1.41 (1.35)", "1.44 (1.45)", "4%")
-    assert time.rows[1] == captured
-    assert time.rows[-1] == ("1000", "eager", "out of memory", "-", "676", "726", "4%")
-    assert ("30", "captured", "4", "-", "5.05 (1.35)", "-", "4%") in time.rows
-    assert [table.title[:21] for table in part_tables("depth", part)] == [
-        "Memory in MB: hamilto",
-        "Memory in MB: second_",
-        "Time of a training st",
-    ]
-
-
-def test_the_time_of_the_deepest_is_said_to_be_eager():
-    note = table_of("depth", make_depth(), 2).note
-    assert "With 10, 100, 1000 steps all times are eager." in note
-    assert "-: not timed." in note
-    assert "*" not in note
-
-
-def test_a_depth_that_was_not_captured_as_wanted_is_marked():
-    part = make_depth()
-    row = next(row for row in part["rows"] if row["variant"] == "captured")
-    row |= {"captured": False, "notes": ["the training step cannot be captured"]}
-    table = table_of("depth", part, 2)
-    assert table.rows[1][:4] == ("3", "captured", "1.3*", "1.39 (1.30)")
-    assert "*: not captured or not compiled as wanted." in table.note
-    assert "Note: the training step cannot be captured." in table.note
 
 
 def test_all_tables_fit_into_80_columns():
@@ -189,7 +152,7 @@ def test_another_format_is_not_overwritten(tmp_path, version):
     path = tmp_path / "speed.json"
     path.write_text(json.dumps(make_own_result() | {"format_version": version}))
     before = path.read_bytes()
-    with pytest.raises(CheckpointError, match=rf"format {version!r}, this version .* writes 3"):
+    with pytest.raises(CheckpointError, match=rf"format {version!r}, this version .* writes 4"):
         write_bench(make_own_result(), tmp_path)
     assert path.read_bytes() == before
 
@@ -231,25 +194,16 @@ def test_a_folder_that_cannot_be_written_is_a_wrong_setting(tmp_path):
         write_bench(make_own_result(), tmp_path)
 
 
-def test_the_figure_leaves_out_what_did_not_fit_and_says_so():
-    figure = draw_depth(make_depth())
-    memory, time = figure.axes[:2]
-    assert [len(line.get_xdata()) for line in memory.lines] == [5, 6, 6, 6]
-    assert list(memory.lines[2].get_ydata()) == [150] * 6
-    assert time.lines[0].get_ydata()[0] == pytest.approx(2.5)
-    assert [list(line.get_xdata()) for line in time.lines] == [
-        [3, 10, 30, 100],
-        [3, 10, 30, 100],
-        [3, 10, 30, 100, 1000],
-        [3, 10, 30, 100, 1000],
-    ]
-    assert time.get_ylabel() == "time of an eager training step (ms)"
-    assert len(figure.axes) == 2
-    for axes in (memory, time):
-        assert axes.get_title(loc="right") == "out of memory: stored at 1,000"
-    assert [text.get_text() for text in figure.legends[0].texts] == [
-        "stored",
-        "checkpointed",
-        "reversible",
-        "exact",
-    ]
+def test_depth_has_a_column_a_mode_and_says_what_did_not_fit():
+    memory, time = part_tables("depth", make_own_depth())
+    assert memory.rows[0] == ("3", "450", "259.8", "150", "150")
+    assert memory.rows[-1] == ("1000", "out of memory", "4,743", "150", "150")
+    assert time.rows[0] == ("3", "2.5", "2.95 (1.30)", "3.03 (1.35)", "3.17 (1.45)")
+    assert time.rows[-1] == ("1000", "-", "-", "-", "-")
+
+
+def test_the_figure_leaves_out_what_did_not_fit():
+    memory, time = depth_charts(make_own_depth())
+    assert [len(curve.points) for curve in memory.series] == [5, 6, 6, 6]
+    assert [len(curve.points) for curve in time.series] == [4, 4, 4, 4]
+    assert memory.is_log

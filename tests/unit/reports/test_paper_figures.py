@@ -21,9 +21,8 @@ def drawn(target, plan, output):
 
 
 @pytest.mark.parametrize("target", ["figure1", "figure2", "figure3", "figure4"])
-@pytest.mark.parametrize("folder", ["output", "gaps"])
-def test_every_text_is_large_enough_and_inside_the_figure(plan, folder, target, request):
-    figure = drawn(target, plan, request.getfixturevalue(folder))
+def test_every_text_is_large_enough_and_inside_the_figure(plan, gaps, target):
+    figure = drawn(target, plan, gaps)
     for text in texts(figure):
         assert text.get_fontsize() >= 8, text
         box, page = text.get_window_extent(), figure.bbox

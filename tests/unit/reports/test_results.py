@@ -45,19 +45,11 @@ def with_value(value, *keys):
 
 
 DAMAGE = [
-    ("environment.json", cut, "environment.json: damaged"),
-    ("environment.json", Path.unlink, "environment.json: damaged"),
     ("environment.json", without("hardware"), "environment.json: damaged (it lacks hardware.gpu)"),
-    ("summary.json", without("num_weights"), "summary.json: damaged (it lacks num_weights)"),
     ("summary.json", without("test", "confusion"), "(it lacks test.confusion)"),
-    ("summary.json", without("class_names"), "(it lacks class_names)"),
-    ("summary.json", cut, "summary.json: cannot be read"),
     ("summary.json", with_value(89.6, "test", "accuracy"), "(test.accuracy is 89.6)"),
-    ("summary.json", with_value(-5, "num_weights"), "(num_weights is -5)"),
     ("training_evaluation.json", cut, "not finished"),
-    ("training_evaluation.json", lambda path: path.write_text("null"), "not finished"),
     ("predictions.safetensors", cut, "predictions.safetensors: cannot be read"),
-    ("metrics.jsonl", cut, "metrics.jsonl: "),
     ("metrics.jsonl", Path.unlink, "metrics.jsonl: damaged (0 of 4 epochs)"),
     ("metrics.jsonl", lambda path: path.write_text("{}\n" * 4), "it lacks validation_accuracy"),
     ("config.json", cut, "config.json: cannot be read"),

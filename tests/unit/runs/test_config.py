@@ -260,5 +260,5 @@ def test_a_setting_that_is_gone_is_ignored_at_its_default_and_refused_otherwise(
         lambda: run_config_from_dict(values),
         lambda: config.with_settings({f"training.{key}": other}),
     ):
-        with pytest.raises(ConfigError, match=rf"training\.{key} was removed.*found {other}; "):
+        with pytest.raises(ConfigError, match=rf"training\.{key} was removed.* training\."):
             refused()
