@@ -1,6 +1,7 @@
 """Bad input of every kind: the exit code, and one line that says what to do."""
 
 import errno
+import hashlib
 import json
 import os
 import resource
@@ -11,7 +12,7 @@ import pytest
 
 import pdecnn
 from pdecnn.files import write_manifest
-from tests.runs import call, command, fingerprint, small_config, small_options
+from tests.runs import RESULTS, call, command, fingerprint, small_config, small_options
 
 CIFAR_OPTIONS = small_options(
     network__channels=[2, 2],
@@ -256,7 +257,7 @@ def test_promise_8_damaged_weights_are_named(refused, copied, name):
         line = refused(5, *arguments)
         # A flipped bit of the manifest shows as a wrong hash of what it names.
         assert name in line or name == "manifest.json"
-        assert str(copied / "best") in line
+        assert str(copied / "checkpoints") in line
 
 
 def test_weights_of_another_architecture_are_refused(refused, copied, tmp_path):
@@ -350,8 +351,10 @@ def test_promise_5_a_full_disk_leaves_the_previous_checkpoint(trained, tmp_path)
     assert "make room" in done.stderr
     assert "--resume" in done.stderr
     assert dot_files(folder) == []
-    after = fingerprint(folder)
-    assert {**after, "metrics.jsonl": None} == {**before, "metrics.jsonl": None}
+    assert not (folder / "summary.json").exists()  # of fewer epochs than there were to be
+    for name, content in before.items():
+        if name not in RESULTS:
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == content, name
     pdecnn.train(small_config(), output=folder, resume=True)
     assert fingerprint(folder) == fingerprint(trained.folder)
 
