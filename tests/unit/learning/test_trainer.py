@@ -324,3 +324,8 @@ def test_backprop_modes_train_alike():
     del found["reversal_error"], expected["reversal_error"]
     assert found.pop("nonfinite_batches") == expected.pop("nonfinite_batches") == []
     assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_gradients_shorter_than_clip_norm_stay_as_they_are():
+    found = [run(make_trainer(epochs=1, clip_norm=norm))[0].loss for norm in (None, 1e6)]
+    assert found[0] == pytest.approx(found[1], rel=1e-6)

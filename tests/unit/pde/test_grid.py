@@ -7,7 +7,7 @@ import torch
 import pdecnn
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.pde import Grid
-from pdecnn.pde.grid import choose_bits
+from pdecnn.pde.grid import choose_bits, deferred_checks
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -49,6 +49,13 @@ def test_a_state_out_of_range_is_refused(value):
     component[1, 1] = value
     with pytest.raises(DivergedError, match="limit 4096 with grid_bits=12"):
         Grid().check_state((torch.zeros(2, 3), component))
+
+
+def test_a_state_out_of_range_is_refused_after_an_error_where_checks_were_deferred():
+    with pytest.raises(KeyError), deferred_checks():
+        raise KeyError
+    with pytest.raises(DivergedError):
+        Grid().check_state((torch.tensor([5000.0]),))
 
 
 def test_a_state_off_the_grid_is_refused():

@@ -56,6 +56,12 @@ def test_the_data_set_is_standardised_channel_by_channel(arrays):
     assert torch.allclose(features.std((0, 2), correction=0), torch.ones(3).double(), atol=1e-5)
 
 
+def test_what_is_held_out_is_not_trained_on(arrays):
+    splits = read_splits(configure("parabolic_signals", arrays).data, 0)
+    parts = [{tuple(one.flatten().tolist()) for one in part.images} for part in splits]
+    assert sum(map(len, parts)) == 40 == len(set().union(*parts))
+
+
 def test_a_given_validation_part_is_used_as_it_is(tmp_path):
     for part, count in (("train", 20), ("val", 6), ("test", 4)):
         write_folder(tmp_path / part, count, seed=count)

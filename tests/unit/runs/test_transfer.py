@@ -1,5 +1,6 @@
 """Training that starts from another network: its blocks, and its classifier where classes agree."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -116,3 +117,12 @@ def test_transfer_helps(trained, tmp_path):
         run = pdecnn.train(config, output=tmp_path / name, initial=initial)
         accuracies.append(run.summary["test"]["accuracy"])
     assert accuracies[0] > accuracies[1]
+
+
+def test_a_run_goes_on_without_the_weights_it_began_with(trained, tmp_path):
+    initial = tmp_path / "network"
+    pdecnn.load(trained.folder).save_pretrained(initial)
+    stopped = small_config(training__time_limit_seconds=1e-9)
+    run = pdecnn.train(stopped, output=tmp_path / "run", initial=initial)
+    shutil.rmtree(initial)
+    assert pdecnn.train(small_config(), output=run.folder, resume=True).is_finished
