@@ -8,7 +8,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 # A process for each core; the tests of a file share what they prepare.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 # What depends on how a processor's kernels round: gradients, reversal, training, earlier scores.
-ROUNDING := tests/gradients tests/unit/pde tests/unit/networks/test_reversal.py \
+ROUNDING := tests/gradients tests/unit/pde tests/unit/fast tests/unit/networks/test_reversal.py \
   tests/unit/learning/test_guard.py tests/end_to_end/test_earlier_versions.py
 
 .PHONY: install lock demo test test-slow test-isa soak mutants check docs format clean
