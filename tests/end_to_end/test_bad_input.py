@@ -276,10 +276,10 @@ def test_a_damaged_run_is_refused(refused, copied):
         assert "config.json: cannot be read" in refused(5, *arguments)
 
 
-def test_a_name_that_the_terminal_cannot_write_is_no_error(trained, tmp_path, capsys, monkeypatch):
+def test_a_name_that_the_terminal_cannot_write_is_no_error(trained, tmp_path):
     folder = tmp_path / os.fsdecode(b"run \xff")
     shutil.copytree(trained.folder, folder, symlinks=True)
-    done = call(capsys, monkeypatch, "train", "--output", folder, "--resume")
+    done = command("train", "--output", folder, "--resume")
     assert done.code == 0, done.stderr
     assert "run \\udcff is finished" in done.stdout.replace("\n", " ")
 
