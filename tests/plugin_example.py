@@ -103,6 +103,7 @@ class ImplicitMidpoint(AbstractReversibleIntegrator):
 class LeakyLayer(AbstractLayer):
     """F(Y) = sigma(N(K Y)) - Y: every feature decays towards what the stencil says."""
 
+    name = "leaky"
     deterministic = True
 
     def forward(self, features: Tensor) -> Tensor:
@@ -111,4 +112,4 @@ class LeakyLayer(AbstractLayer):
 
 
 INTEGRATORS = (ExplicitMidpoint(), ImplicitMidpoint())
-LAYERS = {"leaky": LeakyLayer}
+LAYERS = (LeakyLayer,)
