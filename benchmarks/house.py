@@ -14,10 +14,8 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections import defaultdict
-from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -162,8 +160,7 @@ def describe(commit: str) -> dict[str, Any]:
     kernels = {"lines": 0, "files": 0}
     with tempfile.TemporaryDirectory() as folder:
         archive = git("archive", "--format=tar", commit, "src")
-        with tarfile.open(fileobj=BytesIO(archive)) as tar:
-            tar.extractall(folder, filter="data")
+        subprocess.run(["tar", "--extract", "--directory", folder], input=archive, check=True)
         for path in sorted(Path(folder, PACKAGE).rglob("*.py")):
             inner = PurePosixPath(path.relative_to(Path(folder, PACKAGE)).as_posix())
             room = inner.parts[0] if len(inner.parts) > 1 else "."

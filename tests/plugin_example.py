@@ -78,6 +78,7 @@ class ImplicitMidpoint(AbstractReversibleIntegrator):
     equations = HEAT
     stability = StabilityRule(_implicit_growth, _implicit_bound, contractive=inf, linear=inf)
     most_iterations = 200
+    exported_iterations = 20
 
     def start(self, features, layers, step_size):
         return (features,)
@@ -85,10 +86,18 @@ class ImplicitMidpoint(AbstractReversibleIntegrator):
     def step(self, layers, state, step_size):
         (before,) = state
         after = before
+        if torch.compiler.is_compiling():  # a graph cannot look at numbers
+            for _ in range(self.exported_iterations):
+                after = before + step_size * evaluate(layers[0], (before + after) / 2)
+            return (after,)
+        # Layers in half precision round more coarsely than the state: it cannot be met better.
+        wide = torch.finfo(before.dtype).eps
+        coarse = torch.finfo(next(layers[0].parameters()).dtype).eps
+        tolerance = 2 * max(wide, abs(step_size) * coarse)
         for _ in range(self.most_iterations):
             new = before + step_size * evaluate(layers[0], (before + after) / 2)
             change = (new - after).detach().abs().amax()
-            if change <= 2 * torch.finfo(new.dtype).eps * new.detach().abs().amax():
+            if change <= tolerance * new.detach().abs().amax():
                 return (new,)
             after = new
         raise DivergedError("the iteration for a step did not converge; take smaller steps")
@@ -103,6 +112,7 @@ class ImplicitMidpoint(AbstractReversibleIntegrator):
 class LeakyLayer(AbstractLayer):
     """F(Y) = sigma(N(K Y)) - Y: every feature decays towards what the stencil says."""
 
+    name = "leaky"
     deterministic = True
 
     def forward(self, features: Tensor) -> Tensor:
@@ -111,4 +121,4 @@ class LeakyLayer(AbstractLayer):
 
 
 INTEGRATORS = (ExplicitMidpoint(), ImplicitMidpoint())
-LAYERS = {"leaky": LeakyLayer}
+LAYERS = (LeakyLayer,)

@@ -46,6 +46,8 @@ from pdecnn.pde import pde_coefficients as pde_coefficients
 from pdecnn.pde import pde_terms as pde_terms
 from pdecnn.pde import rediscretize as rediscretize
 from pdecnn.pde import register_activation as register_activation
+from pdecnn.pde import register_integrator as register_integrator
+from pdecnn.pde import register_layer as register_layer
 from pdecnn.pde import stencil_from_pde_coefficients as stencil_from_pde_coefficients
 from pdecnn.runs import RunConfig as RunConfig
 from pdecnn.runs import evaluate as evaluate

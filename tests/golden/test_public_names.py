@@ -16,15 +16,16 @@ NAMES = {
         SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack coarsen
         coarsen_in_space coarsen_in_time create_model diagnose evaluate export galerkin_coarsen
         list_activations list_models list_recipes load pde_coefficients pde_terms predict recipe
-        rediscretize refine refine_in_space refine_in_time register_activation register_model report
-        reproduce stencil_from_pde_coefficients train transfer_tensors
+        rediscretize refine refine_in_space refine_in_time register_activation register_integrator
+        register_layer register_model report reproduce stencil_from_pde_coefficients train
+        transfer_tensors
     """,
     "pdecnn.pde": """
         AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES
         Block Component Convolution Equation ForwardEuler Grid INTEGRATORS Leapfrog ResidualLayer
         RungeKutta4 Shear StabilityRule SymmetricLayer TotalVariationNorm Verlet galerkin_coarsen
         list_activations pde_coefficients pde_terms rediscretize register_activation
-        stencil_from_pde_coefficients
+        register_integrator register_layer stencil_from_pde_coefficients
     """,
     "pdecnn.diagnostics": """
         Assumption AttackResult BlockCoefficients BlockDiagnosis BlockStability CorruptionResult

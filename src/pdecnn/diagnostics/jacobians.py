@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pdecnn.errors import ConfigError
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.facts import declared
 from pdecnn.pde.integrators import AbstractIntegrator, Layers, State, evaluate
 from pdecnn.pde.randomness import replaced_methods
 
@@ -185,6 +186,11 @@ def double_state(state: State) -> State:
 def is_wave(integrator: AbstractIntegrator) -> bool:
     """Whether the equation is one of waves: of second order, or of unknowns that drive others."""
     return any(part.order == 2 or part.unknown != part.argument for part in integrator.equations)
+
+
+def has_symmetric_layers(block: Block) -> bool:
+    """Whether all layers are F_sym (eq. 7), as their classes declare."""
+    return all(declared(type(layer), "symmetric") is True for layer in block.layers)
 
 
 def _system(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.diagnostics.energy import features_symbol
+from pdecnn.diagnostics.jacobians import has_symmetric_layers, is_wave
 from pdecnn.errors import ConfigError
 from pdecnn.explorer.frames import (
     Reversal,
@@ -27,8 +28,8 @@ from pdecnn.explorer.frames import (
 )
 from pdecnn.explorer.subject import Subject
 from pdecnn.pde.block import Block
+from pdecnn.pde.facts import HEAT
 from pdecnn.pde.integrators import State
-from pdecnn.pde.layers import SymmetricLayer
 
 NUM_EXAMPLES = 12
 MOST_NOISE = 2.0
@@ -216,16 +217,23 @@ def _describe_block(block: Block) -> dict[str, Any]:
 
 def _equation(blocks: list[Block]) -> str:
     """What kind of PDE the network is, in a sentence."""
-    is_symmetric = all(isinstance(layer, SymmetricLayer) for layer in blocks[0].layers)
-    if blocks[0].integrator.reversible and is_symmetric:
-        return "A wave equation: features swing and travel, and every step can be undone."
-    if blocks[0].integrator.reversible:
-        return "Every step can be undone; its layers have no special structure: it may be no wave."
-    if is_symmetric:
-        return (
-            "A heat equation: what its stencils respond to is damped, and cannot be brought back."
-        )
-    return "A residual network: its layers have no special structure."
+    block = blocks[0]
+    reversible = block.integrator.reversible
+    if not has_symmetric_layers(block):
+        if reversible:
+            return (
+                "Every step can be undone; its layers have no special structure: it may be no wave."
+            )
+        return "A residual network: its layers have no special structure."
+    if block.integrator.equations == HEAT:
+        back = "but every step can be undone" if reversible else "and cannot be brought back"
+        return f"A heat equation: what its stencils respond to is damped, {back}."
+    kind = (
+        "A wave equation: features swing and travel"
+        if is_wave(block.integrator)
+        else "A partial differential equation that its integrator does not declare"
+    )
+    return f"{kind}, and every step can be undone." if reversible else f"{kind}."
 
 
 def _compared(found: Reversal) -> dict[str, Any]:

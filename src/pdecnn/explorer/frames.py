@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from pdecnn.diagnostics.energy import energy_curves
+from pdecnn.diagnostics.jacobians import has_symmetric_layers
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import relative_error
 from pdecnn.pde.block import Block
-from pdecnn.pde.facts import declared
+from pdecnn.pde.facts import HEAT, declared
 from pdecnn.pde.integrators import State
-from pdecnn.pde.layers import SymmetricLayer
+from pdecnn.pde.layers import AbstractLayer
 
 LEVELS = 254
 """Bytes 0 to 254, so that 127 is the very middle: zero is drawn as zero."""
@@ -103,8 +104,8 @@ def _energy_note(block: Block, known: bool, printed: bool) -> str:
         return "With weights constant in time and small steps heat never raises its energy."
     if printed:
         return "It is the energy of eq. 12, which is in general not conserved."
-    layers = [layer for layer in block.layers if isinstance(layer, SymmetricLayer)]
-    if len(layers) < len(block.layers):
+    layers = [layer for layer in block.layers if isinstance(layer, AbstractLayer)]
+    if not has_symmetric_layers(block):
         return "No energy is known for layers that are not symmetric."
     if any(layer.activation.antiderivative is None for layer in layers):
         return "No energy is known for this activation."
@@ -167,7 +168,7 @@ def run_backwards(block: Block, inputs: Tensor, final: State) -> Reversal:
 
 def _why_not(block: Block) -> str:
     method = block.integrator.title
-    if all(isinstance(layer, SymmetricLayer) for layer in block.layers):
+    if has_symmetric_layers(block) and block.integrator.equations == HEAT:
         cause = (
             "It is a heat equation: what its stencils respond to is damped, and going back would "
             "multiply what is left of it, rounding errors included"

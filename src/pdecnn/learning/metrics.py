@@ -288,7 +288,8 @@ def best_epoch(epochs: Sequence[dict[str, Any]], *, ties: str) -> int:
 def training_flops(config: NetworkConfig, size: tuple[int, ...], batch_size: int) -> int:
     """The floating-point operations of scores and gradient of a batch, without running any.
 
-    What reversal or checkpoints compute again is left out, so that all modes compare.
+    What reversal or checkpoints compute again is left out, so that all modes compare. 0, not
+    known, where a part of others must see numbers to go on, as an iteration for a step does.
     """
     with torch.device("meta"):
         network = Network(replace(config, backprop="stored"))
@@ -300,7 +301,10 @@ def training_flops(config: NetworkConfig, size: tuple[int, ...], batch_size: int
         scores = functional.linear(pooled, network.classifier.weight, network.classifier.bias)
         torch.autograd.grad(scores.sum(), list(network.parameters()))
 
-    return count_flops(differentiate)
+    try:
+        return count_flops(differentiate)
+    except (RuntimeError, TypeError, ValueError):
+        return 0
 
 
 def count_flops(call: Callable[[], object]) -> int:

@@ -11,7 +11,7 @@ from pdecnn.pde.activations import Activation, list_activations, resolve_activat
 from pdecnn.pde.block import check_backprop, refuse_batch_norm
 from pdecnn.pde.grid import Grid, choose_bits
 from pdecnn.pde.integrators import AbstractIntegrator, resolve_integrator
-from pdecnn.pde.layers import LAYERS
+from pdecnn.pde.layers import AbstractLayer, resolve_layer
 from pdecnn.pde.normalization import NORMALIZATIONS
 from pdecnn.settings import Settings, documented, setting
 
@@ -28,9 +28,10 @@ class NetworkConfig(Settings):
     in_channels: int = setting(3, "Channels of the images.", "[1, inf)")
     num_classes: int = setting(10, "Outputs of the classifier.", "[1, inf)")
     layer: str = setting(
-        "symmetric", "The spatial operator: 'symmetric' (eq. 7) or 'residual' (eq. 1).", LAYERS
+        "symmetric",
+        "The spatial operator: 'symmetric' (eq. 7), 'residual' (eq. 1) or one registered.",
     )
-    integrator: str = setting("forward_euler", "How time is discretised, by name.")
+    integrator: str = setting("forward_euler", "How time is discretised, by name; of a plugin too.")
     num_steps: int | tuple[int, ...] = setting(
         3, "Time steps a block: one number, or one per block.", "[1, inf)"
     )
@@ -79,6 +80,7 @@ class NetworkConfig(Settings):
                     f"found {value!r}"
                 )
         resolve_activation(self.activation)
+        resolve_layer(self.layer)
         integrator = self.resolved_integrator
         for width in self.channels[:-1]:
             integrator.layer_channels(width)
@@ -114,6 +116,11 @@ class NetworkConfig(Settings):
     def resolved_integrator(self) -> AbstractIntegrator:
         """The integrator as an object."""
         return resolve_integrator(self.integrator)
+
+    @property
+    def resolved_layer(self) -> type[AbstractLayer]:
+        """The class of the layers."""
+        return resolve_layer(self.layer)
 
     def with_grid(self) -> "NetworkConfig":
         """The config with its grid chosen, where it needs one and none is given."""

@@ -16,7 +16,7 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution, check_features
-from pdecnn.pde.layers import LAYERS, AbstractLayer
+from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import make_batch_norm
 
 _AVERAGE_POOL = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
@@ -265,7 +265,7 @@ def _make_block(config: NetworkConfig, index: int) -> Block:
 
 
 def _make_layer(config: NetworkConfig, index: int) -> AbstractLayer:
-    return LAYERS[config.layer](
+    return config.resolved_layer(
         config.resolved_integrator.layer_channels(config.channels[index]),
         dimension=config.dimension,
         activation=config.activation,

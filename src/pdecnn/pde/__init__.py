@@ -18,9 +18,11 @@ from pdecnn.pde.integrators import Leapfrog as Leapfrog
 from pdecnn.pde.integrators import RungeKutta4 as RungeKutta4
 from pdecnn.pde.integrators import Shear as Shear
 from pdecnn.pde.integrators import Verlet as Verlet
+from pdecnn.pde.integrators import register_integrator as register_integrator
 from pdecnn.pde.layers import AbstractLayer as AbstractLayer
 from pdecnn.pde.layers import ResidualLayer as ResidualLayer
 from pdecnn.pde.layers import SymmetricLayer as SymmetricLayer
+from pdecnn.pde.layers import register_layer as register_layer
 from pdecnn.pde.normalization import TotalVariationNorm as TotalVariationNorm
 from pdecnn.pde.stencil import galerkin_coarsen as galerkin_coarsen
 from pdecnn.pde.stencil import pde_coefficients as pde_coefficients

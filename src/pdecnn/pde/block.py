@@ -22,6 +22,7 @@ from pdecnn.pde.integrators import (
     AbstractReversibleIntegrator,
     Layers,
     State,
+    check_way_back,
     resolve_integrator,
 )
 from pdecnn.pde.layers import AbstractLayer
@@ -276,11 +277,7 @@ def _check_start(stepping: TimeStepping, features: Tensor) -> None:
 
 
 def _check_fit(layers: Sequence[nn.Module], integrator: AbstractIntegrator) -> None:
-    if isinstance(integrator, AbstractReversibleIntegrator) and not integrator.has_way_back:
-        raise ConfigError(
-            f"{integrator.name} must list its shears or define both step and step_back, since "
-            f"{type(integrator).__name__} is a reversible integrator"
-        )
+    check_way_back(integrator)
     parts = [part for layer in layers for part in layer.modules()]
     if any(isinstance(part, BATCH_NORMS) for part in parts):
         refuse_batch_norm(integrator)

@@ -8,13 +8,15 @@ such a *shear* is undone exactly by subtracting the same increment, whatever the
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from inspect import isabstract
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.checks import check_count
+from pdecnn.errors import ConfigError
 from pdecnn.pde.facts import (
     EULER_RULE,
     HEAT,
@@ -25,12 +27,14 @@ from pdecnn.pde.facts import (
     StabilityRule,
 )
 from pdecnn.pde.layers import AbstractLayer
+from pdecnn.plugins import Registry
 
 State = tuple[Tensor, ...]
 Layers = Sequence[nn.Module]
 Weights = dict[str, Tensor]
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _HALF = (torch.bfloat16, torch.float16)
+Integrator = TypeVar("Integrator", bound="AbstractIntegrator")
 Potential = Callable[[Tensor], Tensor]
 """Phi of a layer, one number for each example."""
 
@@ -340,6 +344,30 @@ INTEGRATORS: tuple[AbstractIntegrator, ...] = (
     Leapfrog(),
     Leapfrog(second_order_start=True),
 )
+_REGISTRY = Registry("integrator", {known.name: known for known in INTEGRATORS})
+
+
+def register_integrator(cls: type[Integrator]) -> type[Integrator]:
+    """Make an integrator known by its `name`, so that configs can hold it; a decorator.
+
+    It is made as `cls()`.
+    """
+    if not isinstance(cls, type) or not issubclass(cls, AbstractIntegrator) or isabstract(cls):
+        raise ConfigError(
+            f"register_integrator takes a class below AbstractIntegrator with start, step and "
+            f"finish, found {cls!r}"
+        )
+    try:
+        made = cls()
+    except TypeError as error:
+        raise ConfigError(
+            f"register_integrator makes {cls.__name__}(), but it needs arguments ({error}); give "
+            f"them defaults"
+        ) from error
+    check_way_back(made)
+    check_count(f"layers_per_step of {cls.__name__}", made.layers_per_step)
+    _REGISTRY.add(getattr(made, "name", None), made, cls)
+    return cls
 
 
 def resolve_integrator(integrator: str | AbstractIntegrator) -> AbstractIntegrator:
@@ -350,10 +378,17 @@ def resolve_integrator(integrator: str | AbstractIntegrator) -> AbstractIntegrat
         raise ConfigError(
             f"integrator is the class {integrator.__name__}; pass {integrator.__name__}()"
         )
-    by_name = {known.name: known for known in INTEGRATORS}
-    if not isinstance(integrator, str) or integrator not in by_name:
-        raise unknown_name("integrator", integrator, by_name)
-    return by_name[integrator]
+    return _REGISTRY[integrator]
+
+
+def check_way_back(integrator: AbstractIntegrator) -> None:
+    """Refuse a reversible integrator that does not say how a step is undone."""
+    if isinstance(integrator, AbstractReversibleIntegrator) and not integrator.has_way_back:
+        name = type(integrator).__name__
+        raise ConfigError(
+            f"{getattr(integrator, 'name', name)} must list its shears or define both step and "
+            f"step_back, since {name} is a reversible integrator"
+        )
 
 
 def evaluate(layer: nn.Module, *features: Tensor, weights: Weights | None = None) -> Tensor:

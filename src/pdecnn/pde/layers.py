@@ -2,14 +2,19 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pdecnn.checks import check_count, check_positive
+from pdecnn.errors import ConfigError
 from pdecnn.pde.activations import Activation, resolve_activation
 from pdecnn.pde.convolution import Convolution, check_dimension
 from pdecnn.pde.normalization import make_normalization
+from pdecnn.plugins import Registry
+
+Layer = TypeVar("Layer", bound="AbstractLayer")
 
 
 class AbstractLayer(nn.Module, ABC):
@@ -17,8 +22,11 @@ class AbstractLayer(nn.Module, ABC):
 
     A class that declares `deterministic = True` in its own body computes the same of the same
     input and weights; with `symmetric = True` it is F_sym (eq. 7), with False the general F of
-    eq. 1. Classes below it inherit neither.
+    eq. 1. Classes below it inherit neither. A class with a `name` may be registered.
     """
+
+    name: str
+    """How configs refer to it."""
 
     def __init__(
         self,
@@ -80,6 +88,7 @@ class SymmetricLayer(AbstractLayer):
     sigma -> `activation`.
     """
 
+    name = "symmetric"
     deterministic = True
     symmetric = True
 
@@ -100,6 +109,7 @@ class ResidualLayer(AbstractLayer):
     N -> `normalization`, sigma -> `activation`.
     """
 
+    name = "residual"
     deterministic = True
     symmetric = False
 
@@ -119,4 +129,21 @@ class ResidualLayer(AbstractLayer):
         return filtered
 
 
-LAYERS: dict[str, type[AbstractLayer]] = {"symmetric": SymmetricLayer, "residual": ResidualLayer}
+LAYERS = (SymmetricLayer, ResidualLayer)
+_REGISTRY: Registry[type[AbstractLayer]] = Registry("layer", {cls.name: cls for cls in LAYERS})
+
+
+def register_layer(cls: type[Layer]) -> type[Layer]:
+    """Make a layer known by the `name` of its class, so that configs can hold it; a decorator.
+
+    It is made as `cls(channels, dimension=..., activation=..., normalization=..., epsilon=...)`.
+    """
+    if not isinstance(cls, type) or not issubclass(cls, AbstractLayer):
+        raise ConfigError(f"register_layer takes a subclass of AbstractLayer, found {cls!r}")
+    _REGISTRY.add(getattr(cls, "name", None), cls, cls)
+    return cls
+
+
+def resolve_layer(name: str) -> type[AbstractLayer]:
+    """The class of the layers of that name."""
+    return _REGISTRY[name]

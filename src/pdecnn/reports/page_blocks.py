@@ -7,8 +7,9 @@ from rich.table import Table
 
 from pdecnn.diagnostics.coefficients import KINDS, OperatorCoefficients, term_kind
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
+from pdecnn.diagnostics.jacobians import has_symmetric_layers
 from pdecnn.diagnostics.json_values import derivative_name
-from pdecnn.pde.layers import SymmetricLayer
+from pdecnn.pde.facts import HEAT
 from pdecnn.reports.diagnosis import (
     bounds_chart,
     diagnosis_sections,
@@ -96,7 +97,8 @@ def _block(index: int, found: BlockDiagnosis) -> Markup:
 def reversal_words(found: BlockDiagnosis) -> str:
     """How well the block runs backwards, in a sentence."""
     if not found.reversibility:
-        is_heat = all(isinstance(layer, SymmetricLayer) for layer in found.block.layers)
+        block = found.block
+        is_heat = has_symmetric_layers(block) and block.integrator.equations == HEAT
         why = "heat flows one way only" if is_heat else "its steps have no exact step back"
         return f"Reversibility: it cannot be run backwards; {why}."
     parts = []
