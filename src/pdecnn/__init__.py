@@ -68,22 +68,22 @@ if typing.TYPE_CHECKING:
     from pdecnn.runs.leveling import refine as refine
 else:
     # Only when asked for: an import is to take little longer than that of torch.
-    _LATER = {
-        "attack": "runs.diagnosis",
-        "coarsen": "runs.leveling",
-        "diagnose": "runs.diagnosis",
-        "export": "runs.export",
-        "refine": "runs.leveling",
-        "report": "reports.page",
-        "reproduce": "reports.paper",
-    }
+    _LATER = ("attack", "coarsen", "diagnose", "export", "refine", "report", "reproduce")
 
     def __getattr__(name):
-        if name not in _LATER:
+        if name in ("attack", "diagnose"):
+            from pdecnn.runs import diagnosis as module
+        elif name in ("coarsen", "refine"):
+            from pdecnn.runs import leveling as module
+        elif name == "export":
+            from pdecnn.runs import export as module
+        elif name == "report":
+            from pdecnn.reports import page as module
+        elif name == "reproduce":
+            from pdecnn.reports import paper as module
+        else:
             raise AttributeError(f"module 'pdecnn' has no attribute {name!r}")
-        from importlib import import_module
-
-        return getattr(import_module(f"pdecnn.{_LATER[name]}"), name)
+        return getattr(module, name)
 
     def __dir__():
         return [*globals(), *_LATER]
