@@ -10,6 +10,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 import pdecnn
+from pdecnn.learning.metrics import autocast as in_precision
 from pdecnn.learning.metrics import evaluation_mode
 from pdecnn.networks.reversal import block_gradients, gradient_errors, relative_error
 from tests.unit.learning.trainings import digits, make_network, make_trainer
@@ -131,7 +132,8 @@ def gradient_error(trainer, images, loss):
     The guard has no business with mode 'exact', which is compared with the same network on the
     same grid in mode 'stored'.
     """
-    network, autocast = trainer.network, trainer.guard.autocast
+    network = trainer.network
+    autocast = partial(in_precision, trainer.config.precision, network.classifier.weight.device)
     if network.blocks[0].backprop == "reversible":
         errors = gradient_errors(network, images, loss, [0], autocast=autocast)
         return errors[0]

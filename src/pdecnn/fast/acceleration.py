@@ -41,10 +41,13 @@ def accelerated(module: nn.Module, backend: str = "inductor") -> Iterator[None]:
             tracing.patch(recompile_limit=1000, accumulated_recompile_limit=100_000)
         )
         propagator = FastPropagator(backend)
-        for part in module.modules():
-            if isinstance(part, Block):
-                stack.enter_context(_attribute(part, "propagator", propagator))
-            elif isinstance(part, Convolution) and part.in_channels % _CHANNEL_GROUP:
+        blocks = [part for part in module.modules() if isinstance(part, Block)]
+        for block in blocks:
+            stack.enter_context(_attribute(block, "propagator", propagator))
+        # Not in blocks, whose steps share a graph: each such function would have one of its own.
+        stepped = {part for block in blocks for part in block.modules()}
+        for part in set(module.modules()) - stepped:
+            if isinstance(part, Convolution) and part.in_channels % _CHANNEL_GROUP:
                 stack.enter_context(_attribute(part, "forward", partial(_padded, part)))
         yield
 

@@ -154,7 +154,7 @@ def check_death_at(deadline, expected, folder, monkeypatch):
     assert fingerprint(folder) == expected
     assert names_in(run.folder / "checkpoints") == [path.name for path in run.checkpoints]
     # A run killed when all was done has nothing to resume: its lock, which nobody holds, stays.
-    assert {name for name in names_in(folder) if name.startswith(".")} <= {".lock"}
+    assert {name for name in names_in(folder) if name.startswith(".")} <= {".lock", ".holder"}
 
 
 @pytest.mark.parametrize("part", range(4))
