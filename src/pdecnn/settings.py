@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import MISSING, Field, field, fields
 from functools import cache
+from inspect import cleandoc
 from math import inf
 from types import NoneType, UnionType
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin
@@ -68,8 +69,8 @@ class Settings:
 
 def documented(cls: Class) -> Class:
     """Add what each setting means to the documentation of a class of settings; a decorator."""
-    lines = [f"- ``{entry.name}``: {entry.metadata['meaning']}" for entry in _fields(cls)]
-    cls.__doc__ = "\n".join([str(cls.__doc__).rstrip(), "", *lines])
+    lines = [f"- `{entry.name}`: {entry.metadata['meaning']}" for entry in _fields(cls)]
+    cls.__doc__ = "\n".join([cleandoc(str(cls.__doc__)), "", *lines])
     return cls
 
 
