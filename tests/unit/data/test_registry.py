@@ -2,7 +2,6 @@
 
 import pytest
 
-import pdecnn.data
 from pdecnn.data import registry
 from pdecnn.data.published import CIFAR10, CIFAR100
 from pdecnn.data.registry import DATASETS, find_dataset, needs_folder, read_dataset
@@ -42,10 +41,6 @@ def test_a_missing_folder_says_what_to_pass(name, file):
 def test_an_unknown_name_names_the_nearest():
     with pytest.raises(ConfigError, match="unknown data set 'cifar-10'; did you mean 'cifar10'"):
         read_dataset("cifar-10")
-
-
-def test_every_public_name_exists():
-    assert all(hasattr(pdecnn.data, name) for name in pdecnn.data.__all__)
 
 
 @pytest.mark.parametrize("place", ["", "cifar100", "cifar-100-binary"])
