@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from benchmarks.speed_depth import FUSED
 from benchmarks.speed_figure import draw_depth
@@ -15,9 +14,20 @@ from pdecnn.errors import ConfigError
 from pdecnn.files import write_all, write_json
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.reports import style
-from pdecnn.reports.bench import Table
-from pdecnn.reports.recorded import processor_name
-from pdecnn.reports.terminal import make_console, number_table
+from pdecnn.reports.bench import (
+    Table,
+    describe_hardware,
+    describe_part,
+    how,
+    markdown_table,
+    megabytes,
+    milliseconds,
+    spread,
+    terminal_table,
+    three_digits,
+    with_notes,
+)
+from pdecnn.reports.terminal import make_console
 from pdecnn.runs.bench import CAPTURED
 
 FIGURE = "depth"
@@ -44,7 +54,7 @@ def print_bench(result: dict[str, Any], console: Console | None = None) -> None:
         before = where
         for table in bench_tables(name, part):
             console.print(table.title, style="bold")
-            console.print(_terminal_table(table))
+            console.print(terminal_table(table))
             console.print(f"{table.note}\n", style="dim")
 
 
@@ -55,7 +65,7 @@ def bench_page(result: dict[str, Any]) -> str:
         sections.append(f"## {_HEADINGS[name]}\n\n{describe_part(part)}\n")
         if name == "depth":
             sections.append(f"![Memory and time against the number of steps]({FIGURE}.png)\n")
-        sections += [_markdown_table(table) for table in bench_tables(name, part)]
+        sections += [markdown_table(table) for table in bench_tables(name, part)]
     return "\n".join(sections)
 
 
@@ -68,51 +78,9 @@ _HEADINGS = {
 }
 
 
-def _terminal_table(table: Table) -> RichTable:
-    shown = number_table(*table.header, num_names=table.num_names)
-    for row in table.rows:
-        shown.add_row(*row)
-    return shown
-
-
-def _markdown_table(table: Table) -> str:
-    marks = ["---" if k < table.num_names else "--:" for k in range(len(table.header))]
-    lines = [table.header, marks, *table.rows]
-    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"**{table.title}**\n\n{body}\n\n{table.note}\n"
-
-
 def bench_tables(name: str, part: dict[str, Any]) -> list[Table]:
     """The tables of a part of the bench; what went other than wanted is said below the last."""
-    tables = _TABLES[name](part)
-    notes = dict.fromkeys(note for row in part["rows"] for note in row.get("notes", []))
-    if notes:
-        last = tables[-1]
-        tables[-1] = last._replace(note=" ".join([last.note, *(f"Note: {n}." for n in notes)]))
-    return tables
-
-
-def describe_part(part: dict[str, Any]) -> str:
-    """Where, when and with what a part was measured."""
-    environment = part["environment"]
-    names = [("torch", "torch"), ("cuda", "CUDA"), ("cudnn", "cuDNN"), ("python", "Python")]
-    versions = environment["versions"]
-    software = ", ".join(f"{word} {versions[key]}" for key, word in names if versions.get(key))
-    commit = (environment["commit"] or "unknown")[:12]
-    repeats = f" Medians of {part['repeats']} repeats." if "repeats" in part else ""
-    return (
-        f"{part['version']}.{repeats} {describe_hardware(part)}; {software}; "
-        f"{environment['date']}, commit {commit}; measured in {part['measuring_seconds']:.0f} s."
-    )
-
-
-def describe_hardware(part: dict[str, Any]) -> str:
-    """The device, and the processor beside it."""
-    hardware = part["environment"]["hardware"]
-    processor = processor_name(hardware)
-    if hardware["gpu"] is None:
-        return processor
-    return f"{hardware['gpu']} with {gigabytes(hardware['gpu_bytes'])} GB beside {processor}"
+    return with_notes(_TABLES[name](part), part)
 
 
 def _steps(part: dict[str, Any]) -> list[Table]:
@@ -379,13 +347,6 @@ def by_mode(
     ]
 
 
-def how(row: Row) -> str:
-    """How a step ran, whatever was wanted."""
-    if not went_otherwise(row):
-        return str(row["variant"])
-    return "not compiled" if row["captured"] else "not captured"
-
-
 def went_otherwise(row: Row) -> bool:
     """Whether a step was to be captured with compiled kernels and was not."""
     wanted = row["variant"] == CAPTURED and row["time"] is not None
@@ -413,32 +374,6 @@ def largest_spread(rows: Iterable[Row]) -> str:
 def _distances(time: dict[str, Any]) -> tuple[float, float]:
     median = time["median_seconds"]
     return time["highest_seconds"] / median - 1, 1 - time["lowest_seconds"] / median
-
-
-def megabytes(row: Row) -> str:
-    """Of the activations."""
-    found = row["activation_bytes"]
-    if found is None:
-        return NO_MEMORY
-    return f"{found / 1e6:,.0f}" if found >= 1e9 else f"{found / 1e6:,.4g}"
-
-
-def milliseconds(time: dict[str, Any] | None) -> str:
-    """The median."""
-    return NO_MEMORY if time is None else three_digits(1e3 * time["median_seconds"])
-
-
-def spread(time: dict[str, Any] | None) -> str:
-    """The lowest and the highest repeat."""
-    if time is None:
-        return NOT_THERE
-    ends = (time["lowest_seconds"], time["highest_seconds"])
-    return " to ".join(three_digits(1e3 * seconds) for seconds in ends)
-
-
-def three_digits(value: float) -> str:
-    """Or more, of large numbers."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def gigabytes(num_bytes: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.table import Table as RichTable
 
 from pdecnn.errors import CheckpointError, ConfigError, in_one_line, system_errors_as
 from pdecnn.files import write_all, write_json
@@ -57,10 +58,7 @@ def print_bench(result: dict[str, Any], console: Console | None = None) -> None:
         before = hardware
         for table in part_tables(name, part):
             console.print(table.title, style="bold")
-            shown = number_table(*table.header, num_names=table.num_names)
-            for row in table.rows:
-                shown.add_row(*row)
-            console.print(shown)
+            console.print(terminal_table(table))
             console.print(f"{table.note}\n", style="dim")
 
 
@@ -71,11 +69,20 @@ def bench_page(result: dict[str, Any]) -> str:
         sections.append(f"## {_HEADINGS[name]}\n\n{describe_part(part)}\n")
         if name == "depth":
             sections.append(f"![Memory and time against the number of steps]({FIGURE}.png)\n")
-        sections += [_markdown_table(table) for table in part_tables(name, part)]
+        sections += [markdown_table(table) for table in part_tables(name, part)]
     return "\n".join(sections)
 
 
-def _markdown_table(table: Table) -> str:
+def terminal_table(table: Table) -> RichTable:
+    """A table for the terminal."""
+    shown = number_table(*table.header, num_names=table.num_names)
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
+
+
+def markdown_table(table: Table) -> str:
+    """A table with its title above and its note below."""
     marks = ["---" if k < table.num_names else "--:" for k in range(len(table.header))]
     lines = [table.header, marks, *table.rows]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -146,7 +153,11 @@ def _using(path: Path) -> AbstractContextManager[None]:
 
 def part_tables(name: str, part: dict[str, Any]) -> list[Table]:
     """The tables of a part of the bench; what went other than wanted is said below the last."""
-    made = (_steps_tables if name == "steps" else _depth_tables)(part)
+    return with_notes((_steps_tables if name == "steps" else _depth_tables)(part), part)
+
+
+def with_notes(made: list[Table], part: dict[str, Any]) -> list[Table]:
+    """The tables of a part, with what went other than wanted below the last."""
     notes = dict.fromkeys(note for row in part["rows"] for note in row.get("notes", []))
     if notes:
         last = made[-1]
@@ -181,10 +192,10 @@ def _steps_tables(part: dict[str, Any]) -> list[Table]:
     rows = [
         (
             row["network"].removesuffix("_cifar10"),
-            _how(row),
+            how(row),
             str(row["batch_size"]),
-            _milliseconds(row),
-            _spread(row["time"]),
+            milliseconds(row["time"]),
+            spread(row["time"]),
             _NOT_THERE if row["time"] is None else f"{row['images_per_second']:,.0f}",
             _NOT_THERE if row["ratio_to_plain"] is None else f"{row['ratio_to_plain']:.2f}",
         )
@@ -206,7 +217,7 @@ def _steps_tables(part: dict[str, Any]) -> list[Table]:
     ]
 
 
-def _how(row: Row) -> str:
+def how(row: Row) -> str:
     """How a step ran, whatever was wanted."""
     if row["variant"] != CAPTURED or row["time"] is None:
         return str(row["variant"])
@@ -231,7 +242,7 @@ def _depth_tables(part: dict[str, Any]) -> list[Table]:
     return [
         Table(title, ("steps", *BACKPROP_MODES), _by_mode(part["rows"], cell), note)
         for title, cell, note in (
-            (f"Memory in MB: {about}", _megabytes, memory_note),
+            (f"Memory in MB: {about}", megabytes, memory_note),
             (f"Time of a training step in ms: {about}", _time_and_ratio, time_note),
         )
     ]
@@ -252,30 +263,31 @@ def _time_and_ratio(row: Row) -> str:
         return _NOT_THERE
     ratio = row["ratio_to_stored"]
     known = ratio is not None and row["backprop"] != "stored"
-    return _milliseconds(row) + (f" ({ratio:.2f})" if known else "")
+    return milliseconds(row["time"]) + (f" ({ratio:.2f})" if known else "")
 
 
-def _megabytes(row: Row) -> str:
+def megabytes(row: Row) -> str:
+    """Of the activations."""
     used = row["activation_bytes"]
     if used is None:
         return _NO_MEMORY
     return f"{used / 1e6:,.0f}" if used >= 1e9 else f"{used / 1e6:,.4g}"
 
 
-def _milliseconds(row: Row) -> str:
-    time = row["time"]
-    return _NO_MEMORY if time is None else _three_digits(1e3 * time["median_seconds"])
+def milliseconds(time: dict[str, Any] | None) -> str:
+    """The median."""
+    return _NO_MEMORY if time is None else three_digits(1e3 * time["median_seconds"])
 
 
-def _spread(time: dict[str, Any] | None) -> str:
+def spread(time: dict[str, Any] | None) -> str:
     """The lowest and the highest repeat."""
     if time is None:
         return _NOT_THERE
     ends = (time["lowest_seconds"], time["highest_seconds"])
-    return " to ".join(_three_digits(1e3 * seconds) for seconds in ends)
+    return " to ".join(three_digits(1e3 * seconds) for seconds in ends)
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
     """Or more, of large numbers."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
