@@ -111,6 +111,8 @@ def _checked(entry: "Field[Any]", value: object, settings: Settings) -> Any:
     if not several:
         # What may be an object as well as a name is the business of `check_together`.
         return value if len(single) > 1 else _checked_one(name, value, single[0], entry)
+    if isinstance(value, str) and str in single:  # a word instead of numbers
+        return value
     if not isinstance(value, list | tuple):  # one value is a list of one
         one = _checked_one(name, value, (single or several)[0], entry)
         return one if single else (one,)

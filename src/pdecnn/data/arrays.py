@@ -232,6 +232,8 @@ class ArrayForm(NamedTuple):
     num_classes: int
     dimension: int
     """1 for signals, 2 for images, 3 for volumes."""
+    size: tuple[int, ...] | None = None
+    """Along each axis; None: images differ and are resized."""
 
 
 def array_form(place: Source) -> ArrayForm:
@@ -240,7 +242,7 @@ def array_form(place: Source) -> ArrayForm:
     parts = _find_parts(files)
     x = next(iter(parts.values()))[0]
     _, channels, *spatial = _with_channels(files.shape(x), files.path(x))
-    return ArrayForm(channels, len(_class_names(files)), len(spatial))
+    return ArrayForm(channels, len(_class_names(files)), len(spatial), tuple(spatial))
 
 
 def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:

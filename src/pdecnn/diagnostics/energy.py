@@ -13,7 +13,7 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.facts import declared
 from pdecnn.pde.integrators import Layers, State, evaluate
 from pdecnn.pde.layers import AbstractLayer, SymmetricLayer
-from pdecnn.pde.normalization import ChannelAffine
+from pdecnn.pde.normalization import ChannelAffine, ChannelBias
 
 EnergyOf = Callable[[Layers, State], Tensor | None]
 CURVES = ("norms", "raw", "centred", "printed_raw", "printed_centred")
@@ -76,13 +76,15 @@ def potential(layer: AbstractLayer, features: Tensor) -> Tensor:
     assert antiderivative is not None
     filtered = layer.convolution(features)
     norm = layer.normalization
-    if not isinstance(norm, ChannelAffine):
-        return _sum(antiderivative(filtered))
+    if not isinstance(norm, ChannelAffine | ChannelBias):
+        return layer.factor * _sum(antiderivative(filtered))
     shape = (-1, *(1,) * (filtered.dim() - 2))
-    scale, bias = norm.scale.view(shape), norm.bias.view(shape)
+    bias = norm.bias.view(shape)
+    scale = torch.ones_like(bias) if isinstance(norm, ChannelBias) else norm.scale.view(shape)
     divisor = torch.where(scale == 0, torch.ones_like(scale), scale)
     densities = (antiderivative(scale * filtered + bias) - antiderivative(bias)) / divisor
-    return _sum(torch.where(scale == 0, layer.activation(bias) * filtered, densities))
+    total = _sum(torch.where(scale == 0, layer.activation(bias) * filtered, densities))
+    return layer.factor * total
 
 
 def has_potential(layer: nn.Module) -> bool:
@@ -91,7 +93,7 @@ def has_potential(layer: nn.Module) -> bool:
         return False
     if departure(layer) is not None:
         return False
-    plain = type(layer.normalization) in (nn.Identity, ChannelAffine)
+    plain = type(layer.normalization) in (nn.Identity, ChannelAffine, ChannelBias)
     return plain and layer.activation.antiderivative is not None
 
 

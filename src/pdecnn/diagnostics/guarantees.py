@@ -15,10 +15,10 @@ from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.facts import HEAT, declared, is_deterministic
 from pdecnn.pde.integrators import AbstractIntegrator, Layers
 from pdecnn.pde.layers import AbstractLayer
-from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
+from pdecnn.pde.normalization import ChannelAffine, ChannelBias, TotalVariationNorm
 from pdecnn.pde.randomness import replaced_methods
 
-_PLAIN = (nn.Identity, ChannelAffine)
+_PLAIN = (nn.Identity, ChannelAffine, ChannelBias)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,14 +114,14 @@ def is_linear(layer: nn.Module) -> bool:
 def scaled_norm_bound(
     layer: AbstractLayer, size: Sequence[int], *, dense_size: int = DENSE_SIZE
 ) -> float:
-    """At least |S^(1/2) K| on images of `size`, S the scale after K where there is one."""
+    """At least |(c S)^(1/2) K| on images of `size`: S the scale after K, c the layer's factor."""
     return convolution_norm_bound(scaled_convolution(layer), tuple(size), dense_size=dense_size)
 
 
 def scaled_convolution(layer: AbstractLayer) -> Convolution:
-    """S^(1/2) K as a convolution of its own; |S| where a scale is negative."""
+    """(c S)^(1/2) K as a convolution of its own; |S| where a scale is negative."""
     given = layer.convolution
-    stencil = given.stencil.detach().double()
+    stencil = given.stencil.detach().double() * sqrt(layer.factor)
     if isinstance(layer.normalization, ChannelAffine):
         root = layer.normalization.scale.detach().double().abs().sqrt()
         stencil = stencil * root.view(-1, *(1,) * (stencil.dim() - 1))

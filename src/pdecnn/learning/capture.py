@@ -17,6 +17,7 @@ from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.network import Network
 from pdecnn.pde.grid import deferred_checks
 from pdecnn.pde.randomness import has_foreign_code
+from pdecnn.pde.stable import following
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +150,8 @@ class CapturedScores:
         """All scores, `launch` being the captured `score_batch`."""
         self.begin.zero_()
         self.outside.zero_()
+        for part in following(self.network):  # a graph cannot look at the weights by itself
+            part.refresh()
         for _ in range(self.num_batches):
             poll()
             launch()

@@ -13,6 +13,7 @@ from pdecnn.learning.training_config import OptimizerConfig
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.stable import FollowsWeights, following
 from pdecnn.pde.stencil import mesh_growth
 
 Tensors = list[Tensor] | tuple[Tensor, ...]
@@ -34,6 +35,7 @@ class ProjectedSGD(torch.optim.Optimizer):
         learning_rate = check_number("learning_rate", learning_rate, smallest=0)
         self.config = OptimizerConfig() if config is None else config
         super().__init__(module.parameters(), {"lr": learning_rate})
+        self._following = list(following(module))
         self._boxes = _boxes(module, self.config.box, self.config.box_bound)
 
     @property
@@ -73,6 +75,8 @@ class ProjectedSGD(torch.optim.Optimizer):
             update_(weights, velocities, gradients_of(weights), group["lr"], self.config)
         for bound, weights in self.boxes:
             project_(weights, bound)
+        for part in self._following:
+            part.follow_()
 
     def velocity(self, weight: Tensor) -> Tensor:
         """The velocity of a weight, zero before its first step."""
@@ -154,7 +158,10 @@ def _boxes(module: nn.Module, box: str, bound: float) -> list[tuple[float, list[
     if box == "all":
         boxed = list(module.parameters())
     elif box == "stencils":
-        parts = (part for block in blocks_of(module) for part in block.modules())
+        # Stable steps are the same for every multiple of a stencil: a box says nothing of them.
+        layers = (layer for block in blocks_of(module) for layer in block.layers)
+        free = (layer for layer in layers if not isinstance(layer, FollowsWeights))
+        parts = (part for layer in free for part in layer.modules())
         boxed = [getattr(part, name) for part, name in matrices(parts)]
     growth, scaled = 1.0, set[int]()
     if isinstance(module, Network):

@@ -26,6 +26,7 @@ from pdecnn.learning.optimizer import (
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 from pdecnn.pde.grid import deferred_checks
+from pdecnn.pde.stable import following
 
 
 # Plain numbers, no Enum: compiled code takes the comparison of a tensor with an Enum for false.
@@ -102,6 +103,7 @@ class TrainingStep:
         )
         self.objective = objective
         self.weights_in_time = WeightsInTime(network)
+        self.following = list(following(network))
         self.weights: list[Tensor] = []
         self.velocities: list[Tensor] = []
         self.boxes: list[tuple[float, list[Tensor]]] = []
@@ -275,6 +277,8 @@ class TrainingStep:
         update_(self.weights, self.velocities, gradients, rate, self.config, accepted)
         for bound, boxed in self.boxes:
             project_(boxed, bound, accepted)
+        for part in self.following:
+            part.follow_(accepted)
         if self.moving_average is not None:
             self.moving_average.update_(accepted)
 

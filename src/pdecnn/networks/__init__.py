@@ -6,11 +6,11 @@ from pdecnn.networks.multilevel import coarsen_in_time as coarsen_in_time
 from pdecnn.networks.multilevel import refine_in_space as refine_in_space
 from pdecnn.networks.multilevel import refine_in_time as refine_in_time
 from pdecnn.networks.multilevel import transfer_tensors as transfer_tensors
-from pdecnn.networks.network import Classifier as Classifier
-from pdecnn.networks.network import Connector as Connector
 from pdecnn.networks.network import Network as Network
-from pdecnn.networks.network import Opening as Opening
 from pdecnn.networks.preprocessing import Preprocessing as Preprocessing
 from pdecnn.networks.registry import create_model as create_model
 from pdecnn.networks.registry import list_models as list_models
 from pdecnn.networks.registry import register_model as register_model
+from pdecnn.networks.stages import Classifier as Classifier
+from pdecnn.networks.stages import Connector as Connector
+from pdecnn.networks.stages import Opening as Opening

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.activations import Activation, list_activations, resolve_activation
 from pdecnn.pde.block import check_backprop, refuse_batch_norm
 from pdecnn.pde.grid import Grid, choose_bits
@@ -14,6 +14,12 @@ from pdecnn.pde.integrators import AbstractIntegrator, resolve_integrator
 from pdecnn.pde.layers import AbstractLayer, resolve_layer
 from pdecnn.pde.normalization import NORMALIZATIONS
 from pdecnn.settings import Settings, documented, setting
+
+STABLE = "stable"
+OPENINGS = ("convolution", "pad", "bounded")
+CONNECTORS = ("batch_norm", "bounded")
+POOLINGS = ("average", "space_to_depth", "haar")
+CLASSIFIERS = ("linear", "unit_rows", "flat_unit_rows")
 
 
 @documented
@@ -35,13 +41,25 @@ class NetworkConfig(Settings):
     num_steps: int | tuple[int, ...] = setting(
         3, "Time steps a block: one number, or one per block.", "[1, inf)"
     )
-    step_size: float | tuple[float, ...] = setting(
-        1.0, "dt: one number, or one per block.", "(0, 1e30]"
+    step_size: float | tuple[float, ...] | str = setting(
+        1.0,
+        "dt: one number, or one per block; or 'stable': each step has the largest dt for which "
+        "Theorem 1 holds, 2/|K|^2, following the weights.",
+        "(0, 1e30]",
+    )
+    hidden_channels: int | tuple[int, ...] | None = setting(
+        None,
+        "Channels between K and K^T: one number, or one per block; None: as many as outside.",
+        "[1, inf)",
     )
     activation: str | Activation | Callable[[Tensor], Tensor] = setting(
-        "relu", "sigma in the blocks; opening and connectors always have ReLU."
+        "relu", "sigma in the blocks; opening and connectors of the paper always have ReLU."
     )
-    normalization: str = setting("tv", "N in the blocks: 'none', 'tv' or 'batch'.", NORMALIZATIONS)
+    normalization: str = setting(
+        "tv",
+        "N in the blocks: 'none', 'bias' (none, a number added to each channel), 'tv' or 'batch'.",
+        NORMALIZATIONS,
+    )
     epsilon: float = setting(1e-3, "The epsilon of the total-variation norm (eq. 9).", "(0, inf)")
     backprop: str = setting(
         "stored",
@@ -58,6 +76,41 @@ class NetworkConfig(Settings):
     share_weights: bool = setting(
         False, "Whether all steps of a block are one set of weights, constant in time."
     )
+    opening: str = setting(
+        "convolution",
+        "'convolution' with batch norm and ReLU; 'pad': zeros for the channels that images lack; "
+        "'bounded': a convolution divided by its norm.",
+        OPENINGS,
+    )
+    patch_size: int = setting(
+        1,
+        "Cells of this many pixels an axis become channels of one pixel before the opening 'pad' "
+        "or 'bounded'.",
+        "[1, inf)",
+    )
+    connector: str = setting(
+        "batch_norm",
+        "'batch_norm' and ReLU; 'bounded': a matrix of norm 1 and nothing else, none at the end.",
+        CONNECTORS,
+    )
+    pooling: str = setting(
+        "average",
+        "From block to block: 'average' over 2 pixels an axis; in bounded connectors also "
+        "'space_to_depth' (pixels become channels) or 'haar' (their sums and differences).",
+        POOLINGS,
+    )
+    classifier: str = setting(
+        "linear",
+        "'linear' on the mean over the pixels; 'unit_rows', which no perturbation passes enlarged; "
+        "'flat_unit_rows', the same on all pixels, for images of one size.",
+        CLASSIFIERS,
+    )
+    certified_size: tuple[int, ...] | None = setting(
+        None,
+        "The largest image, in pixels along each axis, for which stable steps and bounded "
+        "convolutions are bounded; needed by them.",
+        "[1, inf)",
+    )
     mesh_size: float = setting(
         1.0,
         "h, relative to the mesh for which the weights were drawn; `refine_in_space` and "
@@ -72,7 +125,7 @@ class NetworkConfig(Settings):
                 f"channels must list the width of each block, then the last connector's output, "
                 f"so at least 2 numbers; found {self.channels!r}"
             )
-        for name in ("num_steps", "step_size"):
+        for name in ("num_steps", "step_size", "hidden_channels"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != self.num_blocks:
                 raise ConfigError(
@@ -89,6 +142,48 @@ class NetworkConfig(Settings):
             choose_bits(min(self.block_step_sizes))
         if self.normalization == "batch":
             refuse_batch_norm(integrator)
+        self._check_bounded()
+
+    def _check_bounded(self) -> None:
+        """Stable steps and bounded parts where they make sense, with what they need."""
+        stable, bounded = self.step_size == STABLE, self.connector == "bounded"
+        if isinstance(self.step_size, str) and not stable:
+            raise unknown_name("step_size", self.step_size, (STABLE,))
+        size = self.certified_size
+        if size is not None and len(size) == 1:
+            object.__setattr__(self, "certified_size", size * self.dimension)
+        elif size is not None and len(size) != self.dimension:
+            raise ConfigError(
+                f"certified_size must be one number or {self.dimension}, one an axis, found {size}"
+            )
+        sized = stable or self.opening == "bounded" or self.classifier == "flat_unit_rows"
+        problems = {
+            "stable steps are those of forward Euler with symmetric layers (Theorem 1): set "
+            "network.integrator=forward_euler and network.layer=symmetric": stable
+            and (self.integrator, self.layer) != ("forward_euler", "symmetric"),
+            "stable steps need layers without normalisation (Theorem 1): set "
+            "network.normalization=bias, or none": stable
+            and self.normalization not in ("none", "bias"),
+            "patch_size belongs to the openings 'pad' and 'bounded'": self.patch_size > 1
+            and self.opening == "convolution",
+            f"{self.in_channels} channels of cells of {self.patch_size} pixels an axis do not fit "
+            f"into {self.channels[0]}, which opening='pad' only pads": self.opening == "pad"
+            and self.in_channels * self.patch_size**self.dimension > self.channels[0],
+            f"pooling={self.pooling!r} belongs to connector='bounded'": self.pooling != "average"
+            and not bounded,
+            "the last of bounded connectors does nothing: the last two of channels must be equal, "
+            f"found {self.channels}": bounded and self.channels[-1] != self.channels[-2],
+            "stable steps, opening='bounded' and classifier='flat_unit_rows' need "
+            "certified_size, the largest size of images": sized and self.certified_size is None,
+        }
+        for problem, is_there in problems.items():
+            if is_there:
+                raise ConfigError(problem)
+        if self.certified_size is not None and any(min(n) < 1 for n in self.block_sizes):
+            raise ConfigError(
+                f"certified_size={self.certified_size} is too small for {self.num_blocks} blocks, "
+                f"which need {self.smallest_size}"
+            )
 
     @property
     def num_blocks(self) -> int:
@@ -103,14 +198,29 @@ class NetworkConfig(Settings):
 
     @property
     def block_step_sizes(self) -> tuple[float, ...]:
-        """The step size of each block."""
+        """The step size of each block; with stable steps 1, since dt is part of F."""
         sizes = self.step_size
+        if isinstance(sizes, str):  # the layers know their dt
+            sizes = 1.0
         return sizes if isinstance(sizes, tuple) else (sizes,) * self.num_blocks
+
+    @property
+    def block_hidden_channels(self) -> tuple[int | None, ...]:
+        """The channels within the layers of each block; None: as many as outside."""
+        hidden = self.hidden_channels
+        return hidden if isinstance(hidden, tuple) else (hidden,) * self.num_blocks
+
+    @property
+    def block_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """The sizes of the features of each block for images of `certified_size`."""
+        assert self.certified_size is not None
+        first = tuple(n // self.patch_size for n in self.certified_size)
+        return tuple(tuple(n >> k for n in first) for k in range(self.num_blocks))
 
     @property
     def smallest_size(self) -> int:
         """The smallest image side that survives the pooling."""
-        return int(2 ** (self.num_blocks - 1))
+        return int(self.patch_size * 2 ** (self.num_blocks - 1))
 
     @property
     def resolved_integrator(self) -> AbstractIntegrator:

@@ -2,98 +2,27 @@
 
 from copy import deepcopy
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from pdecnn.checks import check_count
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.networks import pretrained
-from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.bounded import (
+    BoundedConnector,
+    BoundedOpening,
+    PaddedOpening,
+    UnitRowsClassifier,
+)
+from pdecnn.networks.config import STABLE, NetworkConfig
 from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.stages import Classifier, Connector, Opening
 from pdecnn.pde.block import Block
-from pdecnn.pde.convolution import Convolution, check_features
+from pdecnn.pde.convolution import check_features
 from pdecnn.pde.layers import AbstractLayer
-from pdecnn.pde.normalization import make_batch_norm
-
-_AVERAGE_POOL = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
-
-
-class Opening(nn.Module):
-    """3-point convolution, batch norm, ReLU: from image channels to the first width."""
-
-    def __init__(self, in_channels: int, channels: int, *, dimension: int = 2) -> None:
-        super().__init__()
-        self.convolution = Convolution(in_channels, channels, dimension=dimension)
-        self.normalization = make_batch_norm(channels, dimension=dimension)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """The initial features of the first block."""
-        return torch.relu(self.normalization(self.convolution(images)))
-
-
-class Connector(nn.Module):
-    """1-point convolution, batch norm, ReLU and, but for the last one, average pooling by 2.
-
-    Pooling drops the last row of an odd size.
-    """
-
-    def __init__(
-        self, channels: int, new_channels: int, *, dimension: int = 2, pool: bool = True
-    ) -> None:
-        super().__init__()
-        self.convolution = Convolution(channels, new_channels, stencil_size=1, dimension=dimension)
-        self.normalization = make_batch_norm(new_channels, dimension=dimension)
-        self.pool = pool
-
-    def forward(self, features: Tensor) -> Tensor:
-        """The features of the next block."""
-        features = torch.relu(self.normalization(self.convolution(features)))
-        if not self.pool:
-            return features
-        if min(features.shape[2:]) < 2:
-            raise ValueError(
-                f"pooling needs at least 2 pixels in each dimension, found shape "
-                f"{tuple(features.shape)}; use larger images or pool=False"
-            )
-        return _AVERAGE_POOL[features.dim() - 2](features, 2)
-
-
-class Classifier(nn.Module):
-    """W y + mu on the mean y of the features over all pixels (eq. 4)."""
-
-    def __init__(self, channels: int, num_classes: int) -> None:
-        super().__init__()
-        self.channels = check_count("channels", channels)
-        self.num_classes = check_count("num_classes", num_classes)
-        self.weight = nn.Parameter(torch.empty(self.num_classes, self.channels))
-        self.bias = nn.Parameter(torch.zeros(self.num_classes))
-        with torch.no_grad():
-            self.weight.normal_(0, 0.1).clamp_(-0.2, 0.2)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Class scores of features (batch, channels, *spatial), in the dtype of the weights.
-
-        Outside autocast: one small matrix product gains nothing from half precision, and in
-        bfloat16 it ends the process with an illegal instruction on virtual machines that
-        announce AMX without having it.
-        """
-        if features.dim() < 3 or features.shape[1] != self.channels:
-            raise ValueError(
-                f"features must have shape (batch, {self.channels}, ...), found "
-                f"{tuple(features.shape)}"
-            )
-        pooled = pool_features(features.to(self.weight.dtype))
-        with torch.autocast(features.device.type, enabled=False):
-            return functional.linear(pooled, self.weight, self.bias)
-
-
-def pool_features(features: Tensor) -> Tensor:
-    """The mean over all pixels, which makes the network translation-invariant."""
-    return features.flatten(2).mean(2)
+from pdecnn.pde.stable import StableLayer
 
 
 class Network(nn.Module):
@@ -114,14 +43,12 @@ class Network(nn.Module):
         self.config = config = config.with_grid()
         self.preprocessing = Preprocessing() if preprocessing is None else preprocessing
         _check_fit(config, self.preprocessing)
-        channels, dimension = config.channels, config.dimension
-        self.opening = Opening(config.in_channels, channels[0], dimension=dimension)
+        self.opening = _make_opening(config)
         self.blocks = nn.ModuleList(_make_block(config, k) for k in range(config.num_blocks))
         self.connectors = nn.ModuleList(
-            Connector(old, new, dimension=dimension, pool=k < config.num_blocks - 1)
-            for k, (old, new) in enumerate(pairwise(channels))
+            _make_connector(config, k) for k in range(config.num_blocks)
         )
-        self.classifier = Classifier(channels[-1], config.num_classes)
+        self.classifier = _make_classifier(config)
 
     @property
     def num_classes(self) -> int:
@@ -151,7 +78,7 @@ class Network(nn.Module):
             features, self.config.channels[-1], self.config.dimension, self.classifier.weight
         )
         if pre_logits:
-            return pool_features(features)
+            return self.classifier.pool(features)
         scores: Tensor = self.classifier(features)
         return scores
 
@@ -176,7 +103,7 @@ class Network(nn.Module):
         self.config = replace(self.config, num_classes=num_classes)
         self.preprocessing = replace(self.preprocessing, class_names=None)
         old = self.classifier.weight
-        classifier = Classifier(self.config.channels[-1], num_classes)
+        classifier = _make_classifier(self.config)
         self.classifier = classifier.to(old.device, old.dtype).train(self.classifier.training)
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -224,8 +151,7 @@ class Network(nn.Module):
                 f"images are {images.dtype}, but a network takes standardised ones: "
                 f"network(network.preprocess(images))"
             )
-        stencil = self.opening.convolution.stencil
-        check_features(images, config.in_channels, config.dimension, stencil)
+        check_features(images, config.in_channels, config.dimension, self.classifier.weight)
         if min(images.shape[2:]) < config.smallest_size:
             raise ValueError(
                 f"images of size {tuple(images.shape[2:])} are too small: {config.num_blocks} "
@@ -248,14 +174,46 @@ def _check_fit(config: NetworkConfig, preprocessing: Preprocessing) -> None:
             )
 
 
+def _make_opening(config: NetworkConfig) -> nn.Module:
+    widths, dimension = (config.in_channels, config.channels[0]), config.dimension
+    if config.opening == "convolution":
+        return Opening(*widths, dimension=dimension)
+    patch = config.patch_size
+    if config.opening == "pad":
+        return PaddedOpening(*widths, dimension=dimension, patch_size=patch)
+    size = config.block_sizes[0]
+    return BoundedOpening(*widths, size=size, dimension=dimension, patch_size=patch)
+
+
+def _make_connector(config: NetworkConfig, index: int) -> nn.Module:
+    widths, is_last = config.channels[index : index + 2], index == config.num_blocks - 1
+    if config.connector == "batch_norm":
+        return Connector(*widths, dimension=config.dimension, pool=not is_last)
+    return BoundedConnector(
+        *widths, dimension=config.dimension, pooling=config.pooling, is_last=is_last
+    )
+
+
+def _make_classifier(config: NetworkConfig) -> Classifier:
+    widths = config.channels[-1], config.num_classes
+    if config.classifier == "linear":
+        return Classifier(*widths)
+    size = config.block_sizes[-1] if config.classifier == "flat_unit_rows" else None
+    return UnitRowsClassifier(*widths, size=size)
+
+
 def _make_block(config: NetworkConfig, index: int) -> Block:
     integrator = config.resolved_integrator
-    first_step = [_make_layer(config, index) for _ in range(integrator.layers_per_step)]
     num_steps = config.block_num_steps[index]
     copies = 1 if config.share_weights else num_steps
-    layers = first_step + [deepcopy(layer) for _ in range(copies - 1) for layer in first_step]
+    first_step = [_make_layer(config, index) for _ in range(integrator.layers_per_step)]
+    if config.step_size == STABLE:
+        # Equal steps would do nothing but the first: it reflects what the next would take away.
+        others: list[nn.Module] = [_make_layer(config, index) for _ in range(copies - 1)]
+    else:
+        others = [deepcopy(layer) for _ in range(copies - 1) for layer in first_step]
     return Block(
-        layers,
+        [*first_step, *others],
         integrator,
         num_steps=num_steps,
         step_size=config.block_step_sizes[index],
@@ -265,8 +223,22 @@ def _make_block(config: NetworkConfig, index: int) -> Block:
 
 
 def _make_layer(config: NetworkConfig, index: int) -> AbstractLayer:
+    channels = config.resolved_integrator.layer_channels(config.channels[index])
+    hidden = config.block_hidden_channels[index]
+    if config.step_size == STABLE:
+        return StableLayer(
+            channels,
+            size=config.block_sizes[index],
+            hidden_channels=hidden,
+            dimension=config.dimension,
+            activation=config.activation,
+            normalization=config.normalization,
+        )
+    # Layers of others are made as `register_layer` says, without what was not asked for.
+    asked: dict[str, Any] = {} if hidden is None else {"hidden_channels": hidden}
     return config.resolved_layer(
-        config.resolved_integrator.layer_channels(config.channels[index]),
+        channels,
+        **asked,
         dimension=config.dimension,
         activation=config.activation,
         normalization=config.normalization,

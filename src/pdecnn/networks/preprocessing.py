@@ -11,7 +11,7 @@ from torch.nn import functional
 from pdecnn.errors import ConfigError
 from pdecnn.settings import Settings, documented, setting
 
-STANDARDIZATIONS = ("image", "dataset", "none")
+STANDARDIZATIONS = ("image", "dataset", "mean", "none")
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
@@ -30,12 +30,13 @@ class Preprocessing(Settings):
     standardize: str = setting(
         "image",
         "'image': minus its mean, divided by max(std, 1/sqrt(n)), over the n pixels and channels "
-        "of each image; 'dataset': by `mean` and `std` per channel; 'none'.",
+        "of each image; 'dataset': by `mean` and `std` per channel; 'mean': minus `mean`, which "
+        "keeps distances; 'none'.",
         STANDARDIZATIONS,
         kind="standardization",
     )
     mean: tuple[float, ...] | None = setting(
-        None, "Per channel, of pixels in [0, 1]; for 'dataset'."
+        None, "Per channel, of pixels in [0, 1]; for 'dataset' and 'mean'."
     )
     std: tuple[float, ...] | None = setting(
         None, "Per channel, of pixels in [0, 1]; for 'dataset'.", "(0, inf)"
@@ -53,10 +54,12 @@ class Preprocessing(Settings):
 
     def check_together(self) -> None:
         """Mean and std where they are used, sizes that can be pooled."""
-        given = {self.mean is not None, self.std is not None}
-        if given != {self.standardize == "dataset"}:
+        needs_mean = self.standardize in ("dataset", "mean")
+        needed = (needs_mean, self.standardize == "dataset")
+        if (self.mean is not None, self.std is not None) != needed:
             raise ConfigError(
-                f"mean and std belong to standardize='dataset', which needs both; found "
+                f"mean and std belong to standardize='dataset', which needs both, mean alone to "
+                f"'mean'; found "
                 f"standardize={self.standardize!r}, mean={self.mean}, std={self.std}"
             )
         if self.size is not None:
@@ -74,11 +77,11 @@ class Preprocessing(Settings):
             pixels = _resize(pixels, self.size)
         if self.standardize == "image":
             pixels = _standardize_each(pixels)
-        elif self.mean is not None and self.std is not None:
+        elif self.mean is not None:
             shape = (1, -1, *(1,) * (pixels.dim() - 2))
-            mean = constant(self.mean, pixels.dtype, pixels.device).view(shape)
-            std = constant(self.std, pixels.dtype, pixels.device).view(shape)
-            pixels = (pixels - mean) / std
+            pixels = pixels - constant(self.mean, pixels.dtype, pixels.device).view(shape)
+            if self.std is not None:
+                pixels = pixels / constant(self.std, pixels.dtype, pixels.device).view(shape)
         self._check_pooling(tuple(pixels.shape[2:]))
         return average_pool(pixels, self.pooling).to(dtype)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pdecnn.errors import CheckpointError, ConfigError, unknown_name
-from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.config import STABLE, NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.pretrained import load_weights
@@ -32,6 +32,55 @@ DATA_SETS: dict[str, dict[str, Any]] = {
     "images": {"channels": (16, 32, 64, 64), "num_classes": 2},
     "signals": {"channels": (16, 32, 32, 32), "in_channels": 1, "num_classes": 2, "dimension": 1},
     "volumes": {"channels": (8, 16, 16), "in_channels": 1, "num_classes": 2, "dimension": 3},
+}
+
+# Networks for which Theorem 1 holds from pixels to scores: half as many channels within a layer,
+# more steps, nothing that expands a distance. Sizes are replaced by those of data of one's own.
+STABLE_NETWORKS: dict[str, dict[str, Any]] = {
+    "digits": {
+        "channels": (16, 32, 32),
+        "in_channels": 1,
+        "num_classes": 10,
+        "num_steps": (4, 4),
+        "certified_size": 8,
+    },
+    "cifar10": {
+        "channels": (64, 92, 92),
+        "num_classes": 10,
+        "num_steps": (10, 6),
+        "patch_size": 2,
+        "certified_size": 32,
+    },
+    "large_cifar10": {
+        "channels": (128, 152, 152),
+        "num_classes": 10,
+        "num_steps": (10, 6),
+        "patch_size": 2,
+        "certified_size": 32,
+    },
+    "images": {
+        "channels": (32, 64, 96, 96),
+        "num_classes": 2,
+        "num_steps": 4,
+        "patch_size": 2,
+        "certified_size": 64,
+    },
+    "signals": {
+        "channels": (16, 32, 32, 32),
+        "in_channels": 1,
+        "num_classes": 2,
+        "num_steps": 4,
+        "dimension": 1,
+        "certified_size": 64,
+    },
+    "volumes": {
+        "channels": (8, 32, 32),
+        "in_channels": 1,
+        "num_classes": 2,
+        "num_steps": 3,
+        "dimension": 3,
+        "certified_size": 16,
+    },
 }
 
 # Trained networks that come with the package, one `save_pretrained` folder a model.
@@ -163,4 +212,25 @@ def _register_paper_models() -> None:
             register_model(config)
 
 
+def _register_stable_models() -> None:
+    for data_set, sizes in STABLE_NETWORKS.items():
+
+        def config(sizes: dict[str, Any] = sizes) -> NetworkConfig:
+            return NetworkConfig(
+                **sizes,
+                **DYNAMICS["parabolic"],
+                hidden_channels=tuple(width // 2 for width in sizes["channels"][:-1]),
+                step_size=STABLE,
+                normalization="bias",
+                opening="pad",
+                connector="bounded",
+                pooling="space_to_depth",
+                classifier="flat_unit_rows",
+            )
+
+        config.__name__ = f"parabolic_stable_{data_set}"
+        register_model(config)
+
+
 _register_paper_models()
+_register_stable_models()

@@ -106,6 +106,13 @@ class Block(nn.Module):
         return self.num_steps * self.step_size
 
     @property
+    def step_sizes(self) -> tuple[float, ...]:
+        """The size of each step: `step_size`, times what a layer has as its own (`StableLayer`)."""
+        first = (layers[0] for layers in self.steps)
+        factors = (layer.factor if isinstance(layer, AbstractLayer) else 1.0 for layer in first)
+        return tuple(self.step_size * factor for factor in factors)
+
+    @property
     def steps(self) -> tuple[Layers, ...]:
         """The layers of each step, in time order."""
         width, layers = self.integrator.layers_per_step, tuple(self.layers)

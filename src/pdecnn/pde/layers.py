@@ -67,6 +67,11 @@ class AbstractLayer(nn.Module, ABC):
         """The dtype of the weights."""
         return self.convolution.stencil.dtype
 
+    @property
+    def factor(self) -> float:
+        """What stands before the layer's last operator, such as a step size of its own."""
+        return 1.0
+
     def pre_activation(self, features: Tensor) -> Tensor:
         """N(K features), what the activation is applied to."""
         normalized: Tensor = self.normalization(self.convolution(features))
@@ -97,7 +102,7 @@ class SymmetricLayer(AbstractLayer):
         convolution, sigma = self.convolution, self.activation
         function = sigma.function if type(sigma) is Activation else sigma  # in one call
         activated = function(self.normalization(convolution(features)))
-        return convolution.adjoint(activated, negative=True)
+        return convolution.adjoint(activated, factor=-1)
 
 
 class ResidualLayer(AbstractLayer):

@@ -1,4 +1,4 @@
-"""Normalisations N: total variation (eq. 9), batch norm, or none with an optional affine part."""
+"""Normalisations N: total variation (eq. 9), batch norm, or none, with or without a bias."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import unknown_name
 
-NORMALIZATIONS = ("none", "tv", "batch")
+NORMALIZATIONS = ("none", "bias", "tv", "batch")
 _PLAIN_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BATCH_NORMS = (_BatchNorm,)
 """The kinds of batch norm."""
@@ -33,6 +33,21 @@ class ChannelAffine(nn.Module):
         shape = (-1, *(1,) * (features.dim() - 2))
         outputs = features * self.scale.view(shape) + self.bias.view(shape)
         return outputs if outputs.dtype == features.dtype else outputs.to(features.dtype)
+
+
+class ChannelBias(nn.Module):
+    """No normalisation, a number b added to each channel: y -> y + b, starting as the identity."""
+
+    deterministic = True
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """features + bias, in the features' dtype."""
+        return features + self.bias.to(features.dtype).view(-1, *(1,) * (features.dim() - 2))
 
 
 class TotalVariationNorm(nn.Module):
@@ -81,6 +96,8 @@ def make_normalization(
         return TotalVariationNorm(channels, epsilon=epsilon, affine=affine is not False)
     if name == "batch":
         return make_batch_norm(channels, dimension=dimension, affine=affine is not False)
+    if name == "bias":
+        return ChannelBias(channels)
     if name == "none":
         return ChannelAffine(channels) if affine else nn.Identity()
     raise unknown_name("normalization", name, NORMALIZATIONS)

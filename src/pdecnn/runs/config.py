@@ -59,7 +59,7 @@ class DataConfig(Settings):
         "[0, 0.5]",
     )
     standardize: str = setting(
-        "image", "'image', 'dataset' or 'none'.", STANDARDIZATIONS, kind="standardization"
+        "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
     )
     pooling: int = setting(
         1, "Standardised images are averaged over cells of this many pixels an axis.", "[1, inf)"

@@ -80,7 +80,7 @@ def read_splits(config: DataConfig, seed: int, arrays: Mapping[str, Any] | None 
 
 
 def fit_network(config: RunConfig, arrays: Mapping[str, Any] | None = None) -> RunConfig:
-    """The config with the channels and classes of data of one's own in its network.
+    """The config with the channels, classes and size of data of one's own in its network.
 
     What was set to something else than in the recipe stays; `make_network` compares it.
     """
@@ -93,6 +93,12 @@ def fit_network(config: RunConfig, arrays: Mapping[str, Any] | None = None) -> R
         network = replace(network, in_channels=found.channels)
     if network.num_classes == usual.num_classes:
         network = replace(network, num_classes=found.num_classes)
+    if network.certified_size is not None and network.certified_size == usual.certified_size:
+        side = config.data.size
+        size = found.size if side is None else (side,) * found.dimension
+        if size is not None:
+            size = tuple(n // config.data.pooling for n in size)
+            network = replace(network, certified_size=size)
     return replace(config, network=network)
 
 
@@ -129,8 +135,10 @@ def make_network(config: RunConfig, train: ImageSet) -> Network:
 def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
     """What stands in the network's config.json; mean and std are those of the training images."""
     mean = std = None
-    if config.standardize == "dataset":
+    if config.standardize in ("dataset", "mean"):
         mean, std = channel_statistics(train)
+    if config.standardize == "mean":
+        std = None
     dimensions = len(train.size)
     return Preprocessing(
         standardize=config.standardize,

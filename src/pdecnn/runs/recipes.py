@@ -99,6 +99,91 @@ def _arrays(name: str) -> RunConfig:
     )
 
 
+def stable_digits(dynamics: str) -> RunConfig:
+    """A certified network for the digits in the demo's two minutes."""
+    return RunConfig(
+        recipe=f"{dynamics}_stable_digits",
+        network=model_config(f"{dynamics}_stable_digits"),
+        data=DataConfig(name="digits", flip=False, padding=0.0, standardize="mean"),
+        training=_margins(40, batch_size=32, offset=1.4, num_threads=1),
+    )
+
+
+def stable_cifar10(dynamics: str) -> RunConfig:
+    """A certified network of at most 503,000 weights, on all 50,000 images."""
+    return _stable_cifar10(f"{dynamics}_stable_cifar10")
+
+
+def stable_large_cifar10(dynamics: str) -> RunConfig:
+    """A certified network of at most 1,600,000 weights, on all 50,000 images."""
+    return _stable_cifar10(f"{dynamics}_stable_large_cifar10")
+
+
+def _stable_cifar10(name: str) -> RunConfig:
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(
+            name="cifar10", padding=1 / 32, standardize="mean", validation_fraction=0.0
+        ),
+        training=_margins(600, batch_size=512),
+    )
+
+
+def stable_images(dynamics: str) -> RunConfig:
+    """A certified network for a folder of images of one's own."""
+    return RunConfig(
+        recipe=f"{dynamics}_stable_images",
+        network=model_config(f"{dynamics}_stable_images"),
+        data=DataConfig(name="images", size=64, padding=1 / 64, standardize="mean"),
+        training=_margins(30, batch_size=32),
+    )
+
+
+def stable_signals(dynamics: str) -> RunConfig:
+    """A certified network for signals of one's own; radii are in the data's units."""
+    return _stable_arrays(f"{dynamics}_stable_signals")
+
+
+def stable_volumes(dynamics: str) -> RunConfig:
+    """A certified network for volumes or videos of one's own; radii are in the data's units."""
+    return _stable_arrays(f"{dynamics}_stable_volumes")
+
+
+def _stable_arrays(name: str) -> RunConfig:
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(name="arrays", flip=False, standardize="mean"),
+        training=_margins(15, batch_size=16),
+    )
+
+
+def _margins(
+    epochs: int, *, batch_size: int, offset: float = 0.4, num_threads: int | None = None
+) -> TrainingConfig:
+    """Training for margins: scores of the label ahead of the others by `offset`.
+
+    Without smoothness or decay in the objective: stable steps are the same for any multiple of
+    their weights, so that neither would bound anything.
+    """
+    return TrainingConfig(
+        epochs=epochs,
+        batch_size=batch_size,
+        num_threads=num_threads,
+        optimizer="adamw",
+        betas=(0.9, 0.99),
+        learning_rates=(4e-3,),
+        schedule="linear",
+        warmup=0.05,
+        margin_offset=offset,
+        temperature=0.25,
+        smoothness_weight=0.0,
+        decay_weight=0.0,
+        box="none",
+    )
+
+
 def digits_multilevel(dynamics: str) -> RunConfig:
     """The digits with 2, then 4, then 8 steps: at 4x4 pixels there is little left to learn from."""
     config = digits(dynamics)
@@ -149,6 +234,17 @@ RECIPES: dict[str, tuple[Callable[[str], RunConfig], str]] = {
         cifar100_multilevel,
     )
     for dynamics in DYNAMICS
+}
+RECIPES |= {
+    f"parabolic_{function.__name__}": (function, "parabolic")
+    for function in (
+        stable_digits,
+        stable_cifar10,
+        stable_large_cifar10,
+        stable_images,
+        stable_signals,
+        stable_volumes,
+    )
 }
 
 

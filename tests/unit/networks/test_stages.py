@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from pdecnn import Classifier, ConfigError, Connector, Opening
-from pdecnn.networks.network import pool_features
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
@@ -61,7 +60,7 @@ def test_classifier_is_affine_on_the_mean_over_pixels(spatial):
     classifier = Classifier(6, 4)
     features = torch.randn(3, 6, *spatial)
     pooled = features.mean(tuple(range(2, features.dim())))
-    torch.testing.assert_close(pool_features(features), pooled)
+    torch.testing.assert_close(Classifier(features.shape[1], 2).pool(features), pooled)
     expected = nn.functional.linear(pooled, classifier.weight, classifier.bias)
     torch.testing.assert_close(classifier(features), expected)
 

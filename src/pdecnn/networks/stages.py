@@ -1,0 +1,94 @@
+"""What stands around the blocks in the paper: opening, connectors, classifier (Sec. 5)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pdecnn.checks import check_count
+from pdecnn.pde.convolution import Convolution, without_autocast
+from pdecnn.pde.normalization import make_batch_norm
+
+_AVERAGE_POOL = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
+
+
+class Opening(nn.Module):
+    """3-point convolution, batch norm, ReLU: from image channels to the first width."""
+
+    def __init__(self, in_channels: int, channels: int, *, dimension: int = 2) -> None:
+        super().__init__()
+        self.convolution = Convolution(in_channels, channels, dimension=dimension)
+        self.normalization = make_batch_norm(channels, dimension=dimension)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The initial features of the first block."""
+        return torch.relu(self.normalization(self.convolution(images)))
+
+
+class Connector(nn.Module):
+    """1-point convolution, batch norm, ReLU and, but for the last one, average pooling by 2.
+
+    Pooling drops the last row of an odd size.
+    """
+
+    def __init__(
+        self, channels: int, new_channels: int, *, dimension: int = 2, pool: bool = True
+    ) -> None:
+        super().__init__()
+        self.convolution = Convolution(channels, new_channels, stencil_size=1, dimension=dimension)
+        self.normalization = make_batch_norm(new_channels, dimension=dimension)
+        self.pool = pool
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The features of the next block."""
+        features = torch.relu(self.normalization(self.convolution(features)))
+        return pool_by_2(features) if self.pool else features
+
+
+def pool_by_2(features: Tensor) -> Tensor:
+    """Means over 2 pixels an axis."""
+    if min(features.shape[2:]) < 2:
+        raise ValueError(
+            f"pooling needs at least 2 pixels in each dimension, found shape "
+            f"{tuple(features.shape)}; use larger images or pool=False"
+        )
+    return _AVERAGE_POOL[features.dim() - 2](features, 2)
+
+
+class Classifier(nn.Module):
+    """W y + mu on the mean y of the features over all pixels (eq. 4)."""
+
+    deterministic = True
+
+    def __init__(self, channels: int, num_classes: int, *, num_pixels: int = 1) -> None:
+        super().__init__()
+        self.channels = check_count("channels", channels)
+        self.num_classes = check_count("num_classes", num_classes)
+        self.weight = nn.Parameter(torch.empty(self.num_classes, num_pixels * self.channels))
+        self.bias = nn.Parameter(torch.zeros(self.num_classes))
+        with torch.no_grad():
+            self.weight.normal_(0, 0.1).clamp_(-0.2, 0.2)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Class scores of features (batch, channels, *spatial), in the dtype of the weights.
+
+        Outside autocast: one small matrix product gains nothing from half precision, and in
+        bfloat16 it ends the process with an illegal instruction on virtual machines that
+        announce AMX without having it.
+        """
+        if features.dim() < 3 or features.shape[1] != self.channels:
+            raise ValueError(
+                f"features must have shape (batch, {self.channels}, ...), found "
+                f"{tuple(features.shape)}"
+            )
+        pooled = self.pool(features.to(self.weight.dtype))
+        with without_autocast(features.device):
+            return functional.linear(pooled, self.rows, self.bias)
+
+    @property
+    def rows(self) -> Tensor:
+        """W."""
+        return self.weight
+
+    def pool(self, features: Tensor) -> Tensor:
+        """y: the mean over all pixels, which makes the network translation-invariant."""
+        return features.flatten(2).mean(2)

@@ -1,0 +1,286 @@
+"""Stable by construction: step sizes and operators that follow the norm of their weights.
+
+Theorem 1: without normalisation and with slopes of sigma in [0, L] a parabolic step
+Y - dt K^T sigma(K Y + b) never expands a distance if dt <= 2/(L |K|^2). Here dt is that bound. In
+training |K| is estimated by power iteration, differentiably; in evaluation it is an upper bound,
+so that the theorem holds for what is evaluated, exported and certified.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pdecnn.errors import ConfigError
+from pdecnn.pde.activations import IDENTITY, RELU, Activation
+from pdecnn.pde.convolution import Convolution, without_autocast
+from pdecnn.pde.layers import AbstractLayer
+from pdecnn.pde.normalization import ChannelBias
+
+_HOMOGENEOUS = (RELU, IDENTITY)
+_NOISE = 0.02
+"""The deviation with which a stencil starts from an orthonormal matrix at its centre."""
+_TINY = 1e-30
+
+
+class OperatorNorm(nn.Module):
+    """|K| of a convolution on images of at most `size`, following its weights.
+
+    In training |K v| for a kept unit vector v, differentiable in the weights: `advance_` takes it
+    one power iteration further, once an update of the weights and outside of forward passes, so
+    that every pass between two updates meets the same number. In evaluation the upper bound of
+    `Convolution.norm_bound`, rounded up: computed when the weights are other ones than the last
+    time, noticed when the mode is set and wherever a weight was written to.
+
+    v -> `vector`, part of checkpoints.
+    """
+
+    deterministic = True
+
+    def __init__(self, channels: int, size: Sequence[int]) -> None:
+        super().__init__()
+        self.size = tuple(size)
+        generator = torch.Generator().manual_seed(0)
+        vector = torch.randn((1, channels, *self.size), generator=generator)
+        self.register_buffer("vector", vector / vector.norm())
+        self.register_buffer("bound", torch.zeros(()), persistent=False)
+        self._seen: tuple[Tensor, int] | None = None
+        self._values: Tensor | None = None
+        self.vector: Tensor
+        self.bound: Tensor
+
+    def forward(self, convolution: Convolution) -> Tensor:
+        """|K|, a number in the dtype of the weights."""
+        if self.training:
+            with without_autocast(self.vector.device):
+                return _length(convolution(self.vector))
+        if not torch.compiler.is_compiling():
+            stencil = convolution.stencil
+            seen = self._seen
+            if seen is None or seen[0] is not stencil or seen[1] != stencil._version:
+                self.refresh(convolution)
+        return self.bound
+
+    @torch.no_grad()
+    def refresh(self, convolution: Convolution) -> None:
+        """Compute the upper bound where the weights have changed, however they were changed."""
+        stencil = convolution.stencil
+        if stencil.is_meta:
+            return
+        values = stencil.detach()
+        known = self._values
+        alike = known is not None and (known.dtype, known.device) == (values.dtype, values.device)
+        if known is None or not alike or not torch.equal(known, values):
+            # A number of float32 at most, so that float64 computes with the very same.
+            eps = max(torch.finfo(kind).eps for kind in (self.bound.dtype, torch.float32))
+            bound = torch.tensor(convolution.norm_bound(self.size) * (1 + 8 * eps) + _TINY)
+            self.bound.copy_(bound)
+            self._values = values.clone()
+        self._seen = (stencil, stencil._version)
+
+    @torch.no_grad()
+    def advance_(self, convolution: Convolution, accepted: Tensor | None = None) -> Tensor:
+        """One power iteration on K^T K, unless not `accepted`; the estimate of |K| with it."""
+        with without_autocast(self.vector.device):
+            image = convolution.adjoint(convolution(self.vector))
+            length = _length(image)
+            found = torch.where(length > _TINY, image / length, self.vector)
+            if accepted is not None:
+                found = torch.where(accepted, found, self.vector)
+            self.vector.copy_(found)
+            return _length(convolution(self.vector))
+
+    def train(self, mode: bool = True) -> "OperatorNorm":
+        """As every module; weights may have changed since by means that leave no trace."""
+        self._seen = None
+        return super().train(mode)
+
+    def extra_repr(self) -> str:
+        """The images for which the bound holds."""
+        return f"size={self.size}"
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "OperatorNorm":
+        copy = OperatorNorm(self.vector.shape[1], self.size)
+        copy.to(self.vector.device, self.vector.dtype).train(self.training)
+        copy.vector.copy_(self.vector)
+        memo[id(self)] = copy
+        return copy
+
+
+class FollowsWeights(nn.Module, ABC):
+    """Indicates numbers that follow the weights: see `follow_weights_`."""
+
+    @abstractmethod
+    def follow_(self, accepted: Tensor | None = None) -> None:
+        """What is due after an update of the weights; nothing where it was not `accepted`."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """What evaluation needs of the weights as they are now."""
+
+
+class StableLayer(AbstractLayer, FollowsWeights):
+    """F(Y) = -dt K^T sigma(K Y + b), dt = 2/(L |K|^2): Euler steps of 1 never expand distances.
+
+    The layer of convex potential flows (Meunier et al. 2022), here from Theorem 1. `size` is the
+    largest image for which dt is stable. Scaling K and b changes nothing where sigma is
+    homogeneous; then `follow_` keeps |K| at 1, so that a learning rate is relative to K.
+
+    K starts as an orthonormal matrix at the centre of the stencil with a little noise.
+    """
+
+    name = "stable"
+    deterministic = True
+    symmetric = True
+
+    def __init__(
+        self,
+        channels: int,
+        *,
+        size: Sequence[int],
+        hidden_channels: int | None = None,
+        stencil_size: int | Sequence[int] = 3,
+        dimension: int = 2,
+        activation: str | Activation | Callable[[Tensor], Tensor] = "relu",
+        normalization: str = "bias",
+    ) -> None:
+        if normalization not in ("none", "bias"):
+            raise ConfigError(
+                f"stable steps need layers without normalisation, 'none' or 'bias': Theorem 1 "
+                f"has none; found {normalization!r}"
+            )
+        super().__init__(
+            channels,
+            hidden_channels=hidden_channels,
+            stencil_size=stencil_size,
+            dimension=dimension,
+            activation=activation,
+            normalization=normalization,
+        )
+        slopes = self.activation.slope_range
+        if slopes is None or slopes[0] < 0 or slopes[1] <= 0:
+            raise ConfigError(
+                f"stable steps need an activation whose slopes are known not to be negative "
+                f"(Theorem 1), such as 'relu'; {self.activation.name} declares {slopes}"
+            )
+        self.slope = float(slopes[1])
+        self.norm = OperatorNorm(self.channels, size)
+        start_orthonormal_(self.convolution.stencil)
+
+    @property
+    def step(self) -> Tensor:
+        """dt = 2/(L |K|^2), in training by the estimate of |K|, else by its upper bound."""
+        norm: Tensor = self.norm(self.convolution)
+        return 2 / (self.slope * norm * norm)
+
+    @property
+    def factor(self) -> float:
+        """dt as a number."""
+        return float(self.step.detach())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """F(features)."""
+        convolution = self.convolution
+        activated = self.activation(self.pre_activation(features))
+        # dt scales the stencil, which is smaller than the features.
+        return convolution.adjoint(activated, factor=-self.step)
+
+    def follow_(self, accepted: Tensor | None = None) -> None:
+        """Take the power iteration one step further and K back to norm 1."""
+        norm = self.norm.advance_(self.convolution, accepted)
+        if self.activation not in _HOMOGENEOUS:
+            return
+        factor = 1 / norm if accepted is None else torch.where(accepted, 1 / norm, 1.0)
+        with torch.no_grad():
+            self.convolution.stencil.mul_(factor)
+            if isinstance(self.normalization, ChannelBias):
+                self.normalization.bias.mul_(factor)
+
+    def refresh(self) -> None:
+        """The bound of |K| as the weights are now."""
+        self.norm.refresh(self.convolution)
+
+
+class BoundedConvolution(FollowsWeights):
+    """K/|K|: a convolution that never expands a distance.
+
+    A matrix, `stencil_size` 1, starts with orthonormal rows, or columns where it widens, and
+    `follow_` keeps it near to that by Newton-Schulz iterations, so that it loses next to nothing.
+    """
+
+    deterministic = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        size: Sequence[int],
+        stencil_size: int = 3,
+        dimension: int = 2,
+    ) -> None:
+        super().__init__()
+        self.convolution = Convolution(
+            in_channels, out_channels, stencil_size=stencil_size, dimension=dimension
+        )
+        pixel = stencil_size == 1
+        self.norm = OperatorNorm(in_channels, (1,) * dimension if pixel else size)
+        start_orthonormal_(self.convolution.stencil, noise=0.0 if pixel else _NOISE)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """K features/|K|."""
+        filtered: Tensor = self.convolution(features, factor=1 / self.norm(self.convolution))
+        return filtered
+
+    def follow_(self, accepted: Tensor | None = None) -> None:
+        """Back to an orthonormal matrix, where K is one; the power iteration one step further."""
+        stencil = self.convolution.stencil
+        if stencil.shape[2:].numel() == 1:
+            with torch.no_grad():
+                found = orthonormalized(stencil.flatten(1)).view_as(stencil)
+                stencil.copy_(found if accepted is None else torch.where(accepted, found, stencil))
+        self.norm.advance_(self.convolution, accepted)
+
+    def refresh(self) -> None:
+        """The bound of |K| as the weights are now."""
+        self.norm.refresh(self.convolution)
+
+
+def _length(image: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(image)
+    return length.clamp(min=_TINY)
+
+
+def orthonormalized(matrix: Tensor, *, num_iterations: int = 2) -> Tensor:
+    """The matrix nearer to orthonormal rows or columns: W <- (3 W - W W^T W)/2.
+
+    Its singular values must be below sqrt(3), as they are after a small update of an orthonormal
+    matrix; each iteration squares their distance from 1.
+    """
+    for _ in range(num_iterations):
+        wide = matrix.shape[0] <= matrix.shape[1]
+        cubed = (matrix @ matrix.T) @ matrix if wide else matrix @ (matrix.T @ matrix)
+        matrix = (3 * matrix - cubed) / 2
+    return matrix
+
+
+@torch.no_grad()
+def start_orthonormal_(stencil: Tensor, *, noise: float = _NOISE) -> None:
+    """An orthonormal matrix at the centre, and noise on all points."""
+    if stencil.is_meta:
+        return
+    matrix = nn.init.orthogonal_(torch.empty_like(stencil.flatten(2)[..., 0]))
+    stencil.normal_(0, noise)
+    stencil.flatten(2)[..., stencil.shape[2:].numel() // 2] += matrix
+
+
+def following(module: nn.Module) -> Iterator[FollowsWeights]:
+    """The parts of a module that follow their weights."""
+    return (part for part in module.modules() if isinstance(part, FollowsWeights))
+
+
+def follow_weights_(module: nn.Module, accepted: Tensor | None = None) -> None:
+    """To be called once after each update of the weights; `ProjectedSGD` and the trainer do."""
+    for part in following(module):
+        part.follow_(accepted)
