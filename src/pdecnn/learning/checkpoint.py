@@ -72,17 +72,13 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
     verify_manifest(folder, required=FILES)
     progress = _read_progress(trainer, folder / PROGRESS)
     tensors = deserialize(folder / TENSORS)
-    groups: dict[str, dict[str, Tensor]] = {
-        "weights": {},
-        "velocity": {},
-        "average": {},
-        "sums": {},
-    }
+    groups: dict[str, dict[str, Tensor]] = {"weights": {}, "average": {}, "sums": {}, "states": {}}
     for key, tensor in tensors.items():
         group, _, name = key.partition("/")
-        if group not in groups:
-            raise CheckpointError(f"{folder / TENSORS}: unknown tensor {key!r}")
-        groups[group][name] = tensor
+        if group in groups:
+            groups[group][name] = tensor
+        else:
+            groups["states"][key] = tensor
     with trainer.trying_level(progress.level):
         _check_network(trainer, folder / CONFIG)
         _restore(trainer, groups, folder / TENSORS)
@@ -157,8 +153,7 @@ def _intact(folder: Path) -> bool:
 
 def _tensors(trainer: Trainer) -> dict[str, Tensor]:
     tensors = {f"weights/{k}": v for k, v in trainer.network.state_dict().items()}
-    for name, weight in trainer.network.named_parameters():
-        tensors[f"velocity/{name}"] = trainer.optimizer.velocity(weight)
+    tensors |= trainer.optimizer.named_states(trainer.network)
     if trainer.average is not None:
         tensors |= {f"average/{k}": v for k, v in trainer.average.state_dict().items()}
     tensors["sums/epoch"] = trainer.sums
@@ -171,25 +166,27 @@ def _restore(trainer: Trainer, groups: dict[str, dict[str, Tensor]], origin: Pat
         raise CheckpointError(
             f"{origin}: the file or the config, but not both, has a moving average"
         )
-    weights = dict(trainer.network.named_parameters())
+    states = trainer.optimizer.named_states(trainer.network)
     sums = groups["sums"].get("epoch")
-    wanted = {"velocity": weights, "weights": trainer.network.state_dict()}
+    wanted = {"states": states, "weights": trainer.network.state_dict()}
     if trainer.average is not None:
         wanted["average"] = trainer.average.state_dict()
     # A network of other numbers than the trainer's would be trained in those without a word.
-    fits = groups["velocity"].keys() == weights.keys() and all(
+    fits = groups["states"].keys() == states.keys() and all(
         tensor.dtype == wanted[group][name].dtype
         for group in wanted
         for name, tensor in groups[group].items()
         if name in wanted[group]
     )
-    fits = fits and all(v.shape == weights[name].shape for name, v in groups["velocity"].items())
+    fits = fits and all(t.shape == states[name].shape for name, t in groups["states"].items())
     if not fits or sums is None or sums.shape != trainer.sums.shape:
-        raise CheckpointError(f"{origin}: weights, velocities or sums do not fit the network")
+        raise CheckpointError(
+            f"{origin}: weights, states of the optimiser or sums do not fit the network"
+        )
     load_weights(trainer.network, groups["weights"], origin)
     if trainer.average is not None:
         load_weights(trainer.average, groups["average"], origin)
     with torch.no_grad():
-        for name, weight in weights.items():
-            trainer.optimizer.velocity(weight).copy_(groups["velocity"][name])
+        for name, state in states.items():
+            state.copy_(groups["states"][name])
         trainer.sums.copy_(sums)

@@ -1,7 +1,6 @@
-"""Stochastic gradient descent with momentum and projection onto a box (Secs. 4 and 5)."""
+"""Steps against the gradient with projection onto a box (Secs. 4 and 5)."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,20 +9,21 @@ from torch.nn.utils.parametrize import ParametrizationList
 from pdecnn.checks import check_number
 from pdecnn.errors import ConfigError
 from pdecnn.learning.training_config import OptimizerConfig
+from pdecnn.learning.update_rules import RULES, State
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.stable import FollowsWeights, following
 from pdecnn.pde.stencil import mesh_growth
 
-Tensors = list[Tensor] | tuple[Tensor, ...]
 Entry = tuple[nn.Module, str]
 """A weight by the module it belongs to and its name there."""
 
 
 class ProjectedSGD(torch.optim.Optimizer):
-    """x <- P(x - velocity), with P the projection of some weights onto a box.
+    """x <- P(x - move), with P the projection of some weights onto a box.
 
+    The move is that of the config's `optimizer`, the velocity of gradient descent by default.
     For any module; the stencils that its config may keep in the box are those of the `Block`s in
     it. A torch optimiser like any other: set the rate with `optimizer.learning_rate = ...`. The
     moving average of the config is not its business: see `MovingAverage`.
@@ -36,6 +36,7 @@ class ProjectedSGD(torch.optim.Optimizer):
         self.config = OptimizerConfig() if config is None else config
         super().__init__(module.parameters(), {"lr": learning_rate})
         self._following = list(following(module))
+        self.rule = RULES[self.config.optimizer](self.config)
         self._boxes = _boxes(module, self.config.box, self.config.box_bound)
 
     @property
@@ -71,60 +72,34 @@ class ProjectedSGD(torch.optim.Optimizer):
             clip_(gradients_of(self._weights()), self.config.clip_norm)
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
-            velocities = [self.velocity(weight) for weight in weights]
-            update_(weights, velocities, gradients_of(weights), group["lr"], self.config)
+            states = [self.state_of(weight) for weight in weights]
+            self.rule.update_(weights, states, gradients_of(weights), group["lr"])
         for bound, weights in self.boxes:
             project_(weights, bound)
         for part in self._following:
             part.follow_()
 
     def velocity(self, weight: Tensor) -> Tensor:
-        """The velocity of a weight, zero before its first step."""
-        state: dict[str, Any] = self.state[weight]
-        if "velocity" not in state:
-            state["velocity"] = torch.zeros_like(weight)
-        velocity: Tensor = state["velocity"]
-        return velocity
+        """The velocity of a weight, zero before its first step; AdamW has none."""
+        return self.state_of(weight)["velocity"]
+
+    def state_of(self, weight: Tensor) -> State:
+        """What the rule keeps of a weight; zeros before its first step."""
+        state: State = self.state[weight]
+        if not state:
+            state |= self.rule.new_state(weight)
+        return state
+
+    def named_states(self, module: nn.Module) -> dict[str, Tensor]:
+        """The states of a module's weights as tensors: 'velocity/classifier.bias', for example."""
+        return {
+            f"{key}/{name}": tensor
+            for name, weight in module.named_parameters()
+            for key, tensor in self.state_of(weight).items()
+        }
 
     def _weights(self) -> list[Tensor]:
         return [weight for group in self.param_groups for weight in group["params"]]
-
-
-@torch.no_grad()
-def update_(
-    weights: Tensors,
-    velocities: Tensors,
-    gradients: Tensors,
-    learning_rate: float | Tensor,
-    config: OptimizerConfig,
-    accepted: Tensor | None = None,
-) -> None:
-    """One step of gradient descent with momentum, in place.
-
-    Where `accepted` (0-dim, bool) is false nothing changes; the gradients must be finite then too.
-    """
-    if not weights:
-        return
-    momentum: float | Tensor = config.momentum
-    if accepted is not None:
-        zero = accepted.new_zeros((), dtype=gradients[0].dtype)
-        momentum = torch.where(accepted, zero + momentum, zero + 1)
-        learning_rate = torch.where(accepted, learning_rate, zero)
-    torch._foreach_mul_(velocities, momentum)
-    if config.momentum_convention == "rate_inside":
-        if isinstance(learning_rate, Tensor):
-            torch._foreach_add_(velocities, torch._foreach_mul(gradients, learning_rate))
-        else:
-            torch._foreach_add_(velocities, gradients, alpha=learning_rate)
-        moves: Tensors = velocities
-        if accepted is not None:
-            moves = torch._foreach_mul(velocities, accepted.to(velocities[0].dtype))
-    else:
-        if accepted is not None:
-            gradients = torch._foreach_mul(gradients, accepted.to(gradients[0].dtype))
-        torch._foreach_add_(velocities, gradients)
-        moves = torch._foreach_mul(velocities, learning_rate)
-    torch._foreach_sub_(weights, moves)
 
 
 def blocks_of(module: nn.Module) -> list[Block]:

@@ -21,9 +21,9 @@ from pdecnn.learning.optimizer import (
     flatten,
     project_,
     unflatten,
-    update_,
 )
 from pdecnn.learning.training_config import TrainingConfig
+from pdecnn.learning.update_rules import State
 from pdecnn.networks.network import Network
 from pdecnn.pde.grid import deferred_checks
 from pdecnn.pde.stable import following
@@ -63,7 +63,7 @@ class Gradient(NamedTuple):
 
 
 class TrainingStep:
-    """x <- P(x - v) from the next batch, or nothing at all if its gradient is not finite.
+    """x <- P(x - move) from the next batch, or nothing at all if its gradient is not finite.
 
     Where `num_processes` share each batch, `sum_` replaces a tensor by its sum over them.
     """
@@ -105,7 +105,7 @@ class TrainingStep:
         self.weights_in_time = WeightsInTime(network)
         self.following = list(following(network))
         self.weights: list[Tensor] = []
-        self.velocities: list[Tensor] = []
+        self.states: list[State] = []
         self.boxes: list[tuple[float, list[Tensor]]] = []
         self.collect_weights()
         self.moving_average = None
@@ -131,7 +131,7 @@ class TrainingStep:
         if list(map(id, trained)) == list(map(id, self.weights)):
             return False
         self.weights = list(trained)
-        self.velocities = [self.optimizer.velocity(weight) for weight in trained]
+        self.states = [self.optimizer.state_of(weight) for weight in trained]
         self.boxes = self.optimizer.boxes
         return True
 
@@ -145,7 +145,8 @@ class TrainingStep:
         """Every tensor a step changes."""
         networks = [self.network] if self.average is None else [self.network, self.average]
         tensors = [tensor for network in networks for tensor in network.state_dict().values()]
-        return [*tensors, *self.velocities, self.counts, self.skipped, self.sums]
+        tensors += [tensor for state in self.states for tensor in state.values()]
+        return [*tensors, self.counts, self.skipped, self.sums]
 
     def __call__(self) -> None:
         """Take the step; on a GPU it is only launched."""
@@ -274,7 +275,7 @@ class TrainingStep:
     def _update(self, flat: Tensor, rate: float | Tensor, accepted: Tensor | None) -> None:
         """Move the weights and their average, where the step is accepted."""
         gradients = unflatten(flat, self.weights)
-        update_(self.weights, self.velocities, gradients, rate, self.config, accepted)
+        self.optimizer.rule.update_(self.weights, self.states, gradients, rate, accepted)
         for bound, boxed in self.boxes:
             project_(boxed, bound, accepted)
         for part in self.following:

@@ -100,7 +100,7 @@ class Trainer:
         self._assemble(network, None if config.average_decay is None else deepcopy(network))
 
     def _assemble(self, network: Network, average: Network | None) -> None:
-        """Train this network from now on, with velocities of zero."""
+        """Train this network from now on, with an optimiser that has seen no step."""
         self.network, self.average = network, average
         for either in (network, average):
             if either is not None:
@@ -174,7 +174,12 @@ class Trainer:
         for finer in range(self.progress.level + 1, level + 1):
             network, optimizer = self.network, self.optimizer
             guard = self.guard
-            velocities = {name: optimizer.velocity(w) for name, w in network.named_parameters()}
+            # A velocity is a change of the weights; the means of AdamW begin anew.
+            velocities = {
+                name: state["velocity"]
+                for name, weight in network.named_parameters()
+                if "velocity" in (state := optimizer.state_of(weight))
+            }
             average = None if self.average is None else self.config.refine(self.average, finer)
             refined = self.config.refine(network, finer)
             switched = [] if guard is None else guard.drift.switched

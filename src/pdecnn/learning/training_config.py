@@ -1,6 +1,6 @@
 """Every setting of a training, flat: its own and those of the parts it is made of."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import cos, pi
 
 from pdecnn.errors import ConfigError
@@ -10,6 +10,7 @@ from pdecnn.settings import Settings, documented, setting
 
 LOSSES = ("cross_entropy", "least_squares")
 SMOOTHNESS = ("tv", "h1")
+OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
 SCHEDULES = ("piecewise", "linear", "cosine")
 BOXES = ("stencils", "all", "none")
 MOMENTUM_CONVENTIONS = ("rate_inside", "rate_outside")
@@ -36,6 +37,17 @@ class ObjectiveConfig(Settings):
     label_smoothing: float = setting(
         0.0, "The share of the label that is spread evenly over all classes.", "[0, 1)"
     )
+    margin_offset: float = setting(
+        0.0,
+        "What is taken off the score of the right class before the cross entropy: a margin to "
+        "reach. Scores of Lipschitz constant 1 are certified to the radius margin / sqrt(2).",
+        "[0, inf)",
+    )
+    temperature: float = setting(
+        1.0,
+        "T in T cross_entropy(scores / T): the lower, the more the nearest wrong class counts.",
+        "(0, inf)",
+    )
     smoothness: str = setting(
         "tv",
         "How changes of the weights in time are punished: 'tv' (eq. 13) or 'h1' (squared).",
@@ -47,6 +59,16 @@ class ObjectiveConfig(Settings):
     smoothing: float = setting(
         1e-3, "tau, which rounds the corner of the total variation.", "[1e-30, inf)"
     )
+
+    def check_together(self) -> None:
+        """Refuse what the loss would ignore."""
+        super().check_together()
+        for name, default in (("margin_offset", 0.0), ("temperature", 1.0)):
+            if self.loss != "cross_entropy" and getattr(self, name) != default:
+                raise ConfigError(
+                    f"{name} belongs to loss=cross_entropy; leave it out with loss={self.loss}, "
+                    f"found {getattr(self, name)}"
+                )
 
 
 @documented
@@ -113,12 +135,34 @@ class OptimizerConfig(Settings):
     """How a gradient becomes an update."""
 
     group = "training"
-    momentum: float = setting(0.9, "The share of the velocity that survives a step.", "[0, 1)")
+    optimizer: str = setting(
+        "sgd",
+        "'sgd': gradient descent with momentum; 'nesterov': the same with Nesterov's, as PyTorch "
+        "has it; 'adamw'; 'muon': Nesterov's directions made orthogonal for stencils and matrices, "
+        "AdamW for vectors, at the rates of AdamW.",
+        OPTIMIZERS,
+    )
+    momentum: float = setting(
+        0.9, "The share of the velocity that survives a step; not for 'adamw'.", "[0, 1)"
+    )
     momentum_convention: str = setting(
         "rate_inside",
         "'rate_inside': v <- lr g + m v, x <- x - v (the authors'); 'rate_outside': v <- g + m v, "
-        "x <- x - lr v (PyTorch's). They differ only when the rate changes.",
+        "x <- x - lr v (PyTorch's). They differ only when the rate changes. For 'sgd'; 'nesterov' "
+        "and 'muon' have the rate outside.",
         MOMENTUM_CONVENTIONS,
+    )
+    betas: tuple[float, ...] = setting(
+        (0.9, 0.999),
+        "The shares of the means of gradients and of their squares that survive a step; for "
+        "'adamw', and for the vectors of 'muon'.",
+        "[0, 1)",
+    )
+    weight_decay: float = setting(
+        0.0,
+        "Decoupled decay: each step first multiplies all weights by 1 - lr weight_decay. "
+        "decay_weight, in contrast, is a part of the loss.",
+        "[0, inf)",
     )
     box: str = setting(
         "stencils",
@@ -141,6 +185,25 @@ class OptimizerConfig(Settings):
         "evaluates; None: no average.",
         "(0, 1)",
     )
+
+    def check_together(self) -> None:
+        """Refuse what the optimiser would ignore."""
+        super().check_together()
+        if len(self.betas) != 2:
+            raise ConfigError(f"betas must be two numbers, found {len(self.betas)}")
+        ignored = {
+            "momentum": self.optimizer == "adamw",
+            "momentum_convention": self.optimizer != "sgd",
+            "betas": self.optimizer in ("sgd", "nesterov"),
+        }
+        for entry in fields(OptimizerConfig):
+            value = getattr(self, entry.name)
+            if ignored.get(entry.name) and value != entry.default:
+                raise ConfigError(
+                    f"optimizer={self.optimizer} has no {entry.name}; leave it out, found {value}"
+                )
+        if self.optimizer == "nesterov" and not self.momentum:
+            raise ConfigError("optimizer=nesterov needs a momentum above 0, found 0")
 
 
 @documented

@@ -19,7 +19,7 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
 from pdecnn.settings import Settings, documented, setting
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
 files of before it had one have none, which counts as 0."""
 GROUPS = ("network", "data", "training")
@@ -160,6 +160,13 @@ class RunConfig:
 # A setting whose default is changed, or that is new, gets an entry with the next version.
 _BEFORE: dict[int, dict[str, Any]] = {
     1: {"training.ties": "first"},
+    2: {
+        "training.optimizer": "sgd",
+        "training.betas": (0.9, 0.999),
+        "training.weight_decay": 0.0,
+        "training.margin_offset": 0.0,
+        "training.temperature": 1.0,
+    },
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.
 REMOVED: dict[str, tuple[Any, str]] = {

@@ -55,6 +55,8 @@ CASES = {
             "class_weights": tuple(1 + k / 10 for k in range(10)),
         },
     ),
+    "adamw": ("parabolic", {}, {"optimizer": "adamw", "learning_rates": (3e-3,)}),
+    "muon": ("hamiltonian", {}, {"optimizer": "muon", "learning_rates": (3e-3,)}),
     "frozen opening": ("parabolic", {}, {"freeze": ("opening",)}),
 }
 

@@ -171,6 +171,29 @@ def test_promise_1_a_captured_training_resumes_to_the_bit(dynamics, backprop, tm
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_captured_training_with_another_optimizer_is_the_eager_one_and_resumes(
+    optimizer, tmp_path, caplog
+):
+    caplog.set_level("INFO", "pdecnn")
+    settings = {"optimizer": optimizer, "weight_decay": 0.1, "learning_rates": (2e-3,)}
+    whole, eager = (gpu_trainer(capture=capture, **settings) for capture in (True, False))
+    reports = run(whole)
+    for one, two in zip(reports, run(eager), strict=True):
+        assert one.data_loss == pytest.approx(two.data_loss, rel=1e-2)
+    assert (whole.captured, eager.captured) == (True, False)
+    assert not caplog.messages
+    first = gpu_trainer(**settings)
+    with pytest.raises(Stop):
+        run(first, poll=stop_at(5))
+    save_checkpoint(first, tmp_path / "c")
+    second = gpu_trainer(seed=5, **settings)
+    load_checkpoint(second, tmp_path / "c")
+    assert run(second) == reports
+    assert_same_bits(snapshot(second), snapshot(whole))
+
+
+@pytest.mark.gpu
 def test_a_failure_is_seen_within_the_interval_and_changes_nothing():
     trainer = gpu_trainer(max_nonfinite_steps=1)
     trainer.begin_epoch()

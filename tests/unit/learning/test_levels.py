@@ -164,6 +164,21 @@ def test_velocities_and_averages_go_up_as_the_weights_do(name, convention):
         assert_same_bits(trainer.average.state_dict(), expected)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_means_of_adamw_begin_anew_on_a_finer_level(optimizer):
+    """Squares have no sign to go by a linear map; velocities of matrices go up."""
+    trainer = level_trainer({**next(iter(LEVELS.values())), "optimizer": optimizer})
+    trainer.begin_epoch()
+    trainer.step()
+    trainer.enter_level(1)
+    for name, tensor in trainer.optimizer.named_states(trainer.network).items():
+        carried = optimizer == "muon" and name.startswith("velocity/")
+        assert bool(tensor.count_nonzero()) == carried, name
+    trainer.begin_epoch()
+    trainer.step()
+    trainer.synchronize()
+
+
 def _moved(network, optimizer):
     """The network after a step along its velocity."""
     moved = type(network)(network.config, network.preprocessing)

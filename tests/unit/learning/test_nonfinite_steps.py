@@ -42,6 +42,32 @@ def test_promise_18_a_nan_in_one_image_reaches_nothing(precision, accumulation):
     assert trainer.progress.nonfinite_steps == 1
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw", "muon"])
+@pytest.mark.parametrize("step", [0, 1])
+def test_what_an_optimizer_keeps_stays_where_a_gradient_is_not_finite(optimizer, gated, step):
+    """Velocities, means and the number of steps, before the first step too."""
+    trainer = make_trainer(optimizer=optimizer, weight_decay=0.1, max_nonfinite_steps=3)
+    trainer._step.gated = gated
+    trainer.begin_epoch()
+    for _ in range(step):
+        trainer.step()
+    before = snapshot(trainer)
+    hook = trainer.network.classifier.bias.register_hook(lambda gradient: gradient * float("nan"))
+    trainer.step()
+    assert_same_bits(snapshot(trainer), before)
+    hook.remove()
+    trainer.step()
+    trainer.synchronize()
+    assert (trainer.progress.nonfinite_steps, trainer.progress.batch) == (1, step + 2)
+    states = trainer.optimizer.named_states(trainer.network)
+    counts = [int(tensor) for name, tensor in states.items() if name.startswith("step/")]
+    assert set(counts) == ({step + 1} if optimizer in ("adamw", "muon") else set())
+    assert not torch.equal(
+        snapshot(trainer)["weights/classifier.bias"], before["weights/classifier.bias"]
+    )
+
+
 def test_divergence_names_step_rate_and_largest_weight():
     trainer = poisoned_trainer(learning_rates=(0.03125, 0.01, 0.001))
     with pytest.raises(DivergedError) as caught:

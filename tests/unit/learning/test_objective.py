@@ -31,13 +31,17 @@ def naive_target(label, num_classes, label_smoothing):
     ]
 
 
-def naive_loss(loss="cross_entropy", class_weights=None, label_smoothing=0.0):
+def naive_loss(
+    loss="cross_entropy", class_weights=None, label_smoothing=0.0, offset=0.0, temperature=1.0
+):
     total = 0.0
-    for row, label in zip(SCORES, LABELS, strict=True):
+    for scores, label in zip(SCORES, LABELS, strict=True):
+        row = [(s - offset * (k == label)) / temperature for k, s in enumerate(scores)]
         target = naive_target(label, len(row), label_smoothing)
         if loss == "cross_entropy":
             log_sum = math.log(sum(math.exp(score) for score in row))
             one = -sum(t * (score - log_sum) for t, score in zip(target, row, strict=True))
+            one *= temperature
         else:
             one = sum((score - t) ** 2 for t, score in zip(target, row, strict=True)) / 2
         total += one * (1 if class_weights is None else class_weights[label])
@@ -94,6 +98,25 @@ def test_loss_is_its_formula(loss, class_weights, label_smoothing):
         "label_smoothing": label_smoothing,
     }
     assert float(loss_of(**settings)) == pytest.approx(naive_loss(**settings), rel=1e-13)
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("offset", "temperature"), [(0.4, 0.25), (2.0, 1.0), (0.0, 3.0)])
+def test_margins_are_their_formula(offset, temperature, label_smoothing):
+    """T S((scores - m e_label) / T), with class weights and smoothed labels too."""
+    settings = {
+        "class_weights": (0.5, 2.0, 0.0),
+        "label_smoothing": label_smoothing,
+        "temperature": temperature,
+    }
+    found = float(loss_of(margin_offset=offset, **settings))
+    assert found == pytest.approx(naive_loss(offset=offset, **settings), rel=1e-13)
+
+
+@pytest.mark.parametrize("setting", ["margin_offset", "temperature"])
+def test_least_squares_has_no_margins(setting):
+    with pytest.raises(ConfigError, match=f"{setting} belongs to loss=cross_entropy"):
+        ObjectiveConfig(loss="least_squares", **{setting: 0.5})
 
 
 def test_cross_entropy_has_no_factor_one_half():

@@ -13,6 +13,7 @@ from pdecnn import Block, SymmetricLayer
 from pdecnn.errors import ConfigError
 from pdecnn.learning import Objective, OptimizerConfig, ProjectedSGD
 from pdecnn.learning.optimizer import MovingAverage, clip_, project_
+from pdecnn.learning.update_rules import orthogonalize
 from tests.unit.learning.trainings import DYNAMICS, make_network, scatter_weights_
 
 RATES = [0.1, 0.1, 0.02, 0.02, 0.5]
@@ -56,6 +57,88 @@ def test_rate_outside_is_torchs_sgd(momentum):
     )
     for one, two in zip(found, expected, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-14, atol=1e-14)
+
+
+TWENTY_RATES = [0.1 * 0.8 ** (k // 3) * (1 + k % 2) for k in range(20)]
+
+
+@pytest.mark.parametrize("momentum", [0.5, 0.9])
+def test_nesterov_is_torchs(momentum):
+    found = trajectory(projected(optimizer="nesterov", momentum=momentum), TWENTY_RATES)
+    expected = trajectory(
+        lambda network: torch.optim.SGD(
+            network.parameters(), lr=0.1, momentum=momentum, nesterov=True
+        ),
+        TWENTY_RATES,
+    )
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.2])
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.8, 0.95), (0.0, 0.5)])
+def test_adamw_is_torchs(betas, weight_decay):
+    settings = {"betas": betas, "weight_decay": weight_decay}
+    found = trajectory(projected(optimizer="adamw", **settings), TWENTY_RATES)
+    expected = trajectory(
+        lambda network: torch.optim.AdamW(network.parameters(), **settings), TWENTY_RATES
+    )
+    for one, two in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "muon"])
+def test_weight_decay_shrinks_every_weight_before_it_is_moved(optimizer):
+    """x <- (1 - lr w) x - move, the move being that without decay."""
+    start = torch.cat(
+        [w.detach().flatten() for w in make_network(dtype=torch.float64).parameters()]
+    )
+    (plain,) = trajectory(projected(optimizer=optimizer), [0.1])
+    (decayed,) = trajectory(projected(optimizer=optimizer, weight_decay=0.5), [0.1])
+    torch.testing.assert_close(decayed, plain - 0.05 * start, rtol=1e-13, atol=1e-13)
+
+
+def test_muon_moves_matrices_along_their_orthogonal_factors_and_vectors_as_adamw():
+    network = make_network(dtype=torch.float64)
+    before = weights_of(network)
+    optimizer = projected(optimizer="muon", momentum=0.9)(network)
+    velocities = {name: torch.zeros_like(weight) for name, weight in before.items()}
+    vectors = deepcopy(network)
+    adamw = torch.optim.AdamW(
+        [weight for weight in vectors.parameters() if weight.dim() == 1], weight_decay=0.0
+    )
+    for k, rate in enumerate(RATES):
+        optimizer.learning_rate = adamw.param_groups[0]["lr"] = rate
+        set_gradients(network, seed=k)
+        set_gradients(vectors, seed=k)
+        optimizer.step()
+        adamw.step()
+        for name, weight in network.named_parameters():
+            if weight.dim() == 1:
+                torch.testing.assert_close(
+                    weight, vectors.get_parameter(name), rtol=1e-12, atol=1e-12
+                )
+                continue
+            velocities[name] = 0.9 * velocities[name] + weight.grad
+            direction = (weight.grad + 0.9 * velocities[name]).flatten(1)
+            u, _, v = torch.linalg.svd(direction, full_matrices=False)
+            size = rate * 0.2 * max(direction.shape) ** 0.5
+            move = (before[name] - weight.detach()).flatten(1) / size
+            # U S V^T with S near 1, so nothing but its diagonal is left between U and V.
+            between = u.mT @ move @ v.mT
+            torch.testing.assert_close(between, torch.diag(between.diagonal()), rtol=0, atol=1e-10)
+            assert 0.6 < between.diagonal().min() <= between.diagonal().max() < 1.3, name
+        before = weights_of(network)
+
+
+def test_orthogonalize_takes_zero_and_any_scale_and_shape():
+    assert torch.equal(orthogonalize(torch.zeros(2, 3, 4)), torch.zeros(2, 3, 4))
+    generator = torch.Generator().manual_seed(0)
+    matrices = torch.randn(3, 7, 4, generator=generator, dtype=torch.float64)
+    found = orthogonalize(matrices)
+    torch.testing.assert_close(orthogonalize(1e-20 * matrices), found, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(orthogonalize(matrices.mT), found.mT, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(orthogonalize(matrices[1:2]), found[1:2], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
@@ -234,17 +317,20 @@ def test_it_is_an_ordinary_torch_optimizer():
     assert optimizer.param_groups[0]["lr"] == 0.3
 
 
-def test_its_state_dict_comes_back():
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw", "muon"])
+def test_its_state_dict_comes_back(optimizer):
+    config = OptimizerConfig(optimizer=optimizer)
+
     def steps(network, optimizer, seeds):
         for seed in seeds:
             set_gradients(network, seed=seed)
             optimizer.step()
 
     first, second = make_network(), make_network()
-    one = ProjectedSGD(first, learning_rate=0.1)
+    one = ProjectedSGD(first, learning_rate=0.1, config=config)
     steps(first, one, range(3))
     second.load_state_dict(first.state_dict())
-    two = ProjectedSGD(second, learning_rate=0.7)
+    two = ProjectedSGD(second, learning_rate=0.7, config=config)
     two.load_state_dict(deepcopy(one.state_dict()))
     steps(first, one, range(3, 6))
     steps(second, two, range(3, 6))

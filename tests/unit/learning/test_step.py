@@ -83,6 +83,40 @@ def test_on_a_cpu_the_host_decides_and_the_training_is_the_same(dynamics, settin
         torch.testing.assert_close(found[1][name], tensor, rtol=2e-4, atol=2e-5, msg=name)
 
 
+every_optimizer = pytest.mark.parametrize("optimizer", ["nesterov", "adamw", "muon"])
+
+
+def optimized(optimizer):
+    return begun_trainer(
+        "parabolic", "stored", optimizer=optimizer, weight_decay=0.1, learning_rates=(3e-3,) * 3
+    )
+
+
+@every_optimizer
+def test_every_optimizer_steps_on_the_device_as_the_host_does(optimizer):
+    host, device = optimized(optimizer), optimized(optimizer)
+    host._step.gated = False
+    for _ in range(3):
+        host.step()
+    with Operators():
+        for _ in range(3):
+            device.step()
+    expected = snapshot(host)
+    for name, tensor in snapshot(device).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.slow
+@every_optimizer
+def test_every_optimizer_compiles_to_the_same_bits(optimizer):
+    compiled, eager = optimized(optimizer), optimized(optimizer)
+    torch._dynamo.reset()
+    step_compiled_and_eager(compiled, eager, 3)
+    expected = snapshot(eager)
+    for name, tensor in snapshot(compiled).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
 @every_case
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_step_never_waits_for_the_device(dynamics, backprop, precision):

@@ -16,6 +16,8 @@ RECIPE = {
     "loss": "cross_entropy",
     "class_weights": None,
     "label_smoothing": 0.0,
+    "margin_offset": 0.0,
+    "temperature": 1.0,
     "smoothness": "tv",
     "smoothness_weight": 2e-4,
     "decay_weight": 2e-4,
@@ -24,8 +26,11 @@ RECIPE = {
     "learning_rates": (0.1, 0.02, 0.004),
     "phases": (60, 20, 20),
     "warmup": 0.0,
+    "optimizer": "sgd",
     "momentum": 0.9,
     "momentum_convention": "rate_inside",
+    "betas": (0.9, 0.999),
+    "weight_decay": 0.0,
     "box": "stencils",
     "box_bound": 1.0,
     "clip_norm": None,
@@ -93,6 +98,27 @@ def test_accumulation_must_divide_the_batch():
 def test_the_parts_check_themselves(cls, settings):
     with pytest.raises(ConfigError):
         cls(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "adamw", "momentum": 0.95}, "optimizer=adamw has no momentum; leave it out"),
+        ({"optimizer": "adamw", "momentum_convention": "rate_outside"}, "no momentum_convention"),
+        ({"optimizer": "muon", "momentum_convention": "rate_outside"}, "no momentum_convention"),
+        ({"optimizer": "nesterov", "momentum_convention": "rate_outside"}, "no momentum_conv"),
+        ({"optimizer": "nesterov", "momentum": 0}, "nesterov needs a momentum above 0"),
+        ({"optimizer": "nesterov", "betas": (0.9, 0.99)}, "optimizer=nesterov has no betas"),
+        ({"betas": (0.8, 0.99)}, "optimizer=sgd has no betas; leave it out, found"),
+        ({"optimizer": "adamw", "betas": (0.9,)}, "betas must be two numbers, found 1"),
+        ({"optimizer": "adamw", "betas": (0.9, 1.0)}, r"betas must be a number in \[0, 1\)"),
+        ({"optimizer": "adam"}, "unknown optimizer 'adam'; did you mean 'adamw'"),
+        ({"weight_decay": -1}, "weight_decay must be a number of at least 0"),
+    ],
+)
+def test_what_an_optimizer_would_ignore_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        OptimizerConfig(**settings)
 
 
 def test_a_config_is_frozen_and_keyword_only():

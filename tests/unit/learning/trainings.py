@@ -111,8 +111,7 @@ def first_step(trainer):
 def snapshot(trainer):
     """Everything a training goes on from, copied."""
     tensors = {f"weights/{k}": v for k, v in trainer.network.state_dict().items()}
-    for name, weight in trainer.network.named_parameters():
-        tensors[f"velocity/{name}"] = trainer.optimizer.velocity(weight)
+    tensors |= trainer.optimizer.named_states(trainer.network)
     if trainer.average is not None:
         tensors |= {f"average/{k}": v for k, v in trainer.average.state_dict().items()}
     tensors["sums"] = trainer.sums
