@@ -19,6 +19,7 @@ from pdecnn.networks import Preprocessing as Preprocessing
 from pdecnn.networks import coarsen_in_space as coarsen_in_space
 from pdecnn.networks import coarsen_in_time as coarsen_in_time
 from pdecnn.networks import create_model as create_model
+from pdecnn.networks import freeze_steps as freeze_steps
 from pdecnn.networks import list_models as list_models
 from pdecnn.networks import refine_in_space as refine_in_space
 from pdecnn.networks import refine_in_time as refine_in_time
@@ -37,9 +38,11 @@ from pdecnn.pde import Grid as Grid
 from pdecnn.pde import Leapfrog as Leapfrog
 from pdecnn.pde import ResidualLayer as ResidualLayer
 from pdecnn.pde import RungeKutta4 as RungeKutta4
+from pdecnn.pde import StableLayer as StableLayer
 from pdecnn.pde import SymmetricLayer as SymmetricLayer
 from pdecnn.pde import TotalVariationNorm as TotalVariationNorm
 from pdecnn.pde import Verlet as Verlet
+from pdecnn.pde import follow_weights_ as follow_weights_
 from pdecnn.pde import galerkin_coarsen as galerkin_coarsen
 from pdecnn.pde import list_activations as list_activations
 from pdecnn.pde import pde_coefficients as pde_coefficients

@@ -120,7 +120,8 @@ class LevelsConfig(Settings):
         """Refuse a network that is not at the first level."""
         pooling, steps = network.preprocessing.pooling, set(network.config.block_num_steps)
         sizes = self.level_sizes or (1,)
-        if pooling % (sizes[-1] // sizes[0]) or steps != {(self.level_steps or (*steps,))[0]}:
+        other_steps = self.level_steps is not None and steps != {self.level_steps[0]}
+        if pooling % (sizes[-1] // sizes[0]) or other_steps:
             raise ConfigError(
                 f"a training in levels starts with the network of the first one; found "
                 f"{network.config.num_steps} steps and images averaged by {pooling}"

@@ -3,6 +3,7 @@
 from pdecnn.networks.config import NetworkConfig as NetworkConfig
 from pdecnn.networks.multilevel import coarsen_in_space as coarsen_in_space
 from pdecnn.networks.multilevel import coarsen_in_time as coarsen_in_time
+from pdecnn.networks.multilevel import freeze_steps as freeze_steps
 from pdecnn.networks.multilevel import refine_in_space as refine_in_space
 from pdecnn.networks.multilevel import refine_in_time as refine_in_time
 from pdecnn.networks.multilevel import transfer_tensors as transfer_tensors

@@ -5,6 +5,7 @@ Every function returns a new network and leaves the old one, with its hooks, alo
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from math import isclose
@@ -14,11 +15,13 @@ from torch import Tensor
 
 from pdecnn.checks import check_count
 from pdecnn.errors import ConfigError, unknown_name
-from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.config import STABLE, NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.pde.activations import resolve_activation
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.stable import HOMOGENEOUS, StableLayer
 from pdecnn.pde.stencil import galerkin_coarsen, rediscretize
 
 
@@ -108,10 +111,47 @@ def _check_size(config: NetworkConfig, preprocessing: Preprocessing) -> None:
         )
 
 
+def freeze_steps(network: Network) -> Network:
+    """The same network with numbers for its stable steps, which then can change its levels.
+
+    For sigma(c y) = c sigma(y) a step of dt with K and b is one of 1 with sqrt(dt) K and
+    sqrt(dt) b, which from then on is an ordinary symmetric layer: training may make it unstable.
+    """
+    config = network.config
+    if config.step_size != STABLE:
+        raise ConfigError("the steps of this network are numbers already; there is none to freeze")
+    if resolve_activation(config.activation) not in HOMOGENEOUS:
+        raise ConfigError(
+            f"steps can be frozen where sigma(c y) = c sigma(y), as of relu; {config.activation} "
+            f"is none such"
+        )
+    network.check_described()
+    with torch.random.fork_rng(devices=()):
+        frozen = Network(replace(config, step_size=1.0), network.preprocessing)
+    copy = deepcopy(network).eval()
+    with torch.no_grad():
+        for layer in copy.modules():
+            if not isinstance(layer, StableLayer):
+                continue
+            root = layer.factor**0.5
+            for weight in layer.parameters():
+                weight.mul_(root)
+    tensors = copy.state_dict()
+    frozen.load_state_dict({name: tensors[name] for name in frozen.state_dict()})
+    like = network.classifier.weight
+    return frozen.to(like.device, like.dtype).train(network.training)
+
+
 def _retimed(
     network: Network, num_steps: tuple[int, ...], interpolation: str, grid_bits: int | None
 ) -> Network:
     config = network.config
+    if config.step_size == STABLE:
+        raise ConfigError(
+            "stable steps follow their weights, so that fewer or more of them are another "
+            "equation, not the same one at other times; make numbers of them first with "
+            "pdecnn.freeze_steps(network)"
+        )
     times = zip(config.block_num_steps, config.block_step_sizes, num_steps, strict=True)
     step_sizes = tuple(_scaled(size, Fraction(old, new)) for old, size, new in times)
     new_config = replace(
@@ -133,6 +173,11 @@ def _scaled(step_size: float, ratio: Fraction) -> float:
 
 
 def _remeshed(network: Network, ratio: float, preprocessing: Preprocessing, method: str) -> Network:
+    if network.config.certified_size is not None:
+        raise ConfigError(
+            f"this network is bounded for images of at most {network.config.certified_size} "
+            f"pixels; on another mesh it would be another network: train one for that size"
+        )
     config = replace(network.config, mesh_size=network.config.mesh_size * ratio)
     return _moved(network, config, preprocessing, method=method)
 

@@ -38,10 +38,10 @@ DATA_SETS: dict[str, dict[str, Any]] = {
 # more steps, nothing that expands a distance. Sizes are replaced by those of data of one's own.
 STABLE_NETWORKS: dict[str, dict[str, Any]] = {
     "digits": {
-        "channels": (16, 32, 32),
+        "channels": (16, 16),
         "in_channels": 1,
         "num_classes": 10,
-        "num_steps": (4, 4),
+        "num_steps": 3,
         "certified_size": 8,
     },
     "cifar10": {

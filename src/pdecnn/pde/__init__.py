@@ -24,6 +24,8 @@ from pdecnn.pde.layers import ResidualLayer as ResidualLayer
 from pdecnn.pde.layers import SymmetricLayer as SymmetricLayer
 from pdecnn.pde.layers import register_layer as register_layer
 from pdecnn.pde.normalization import TotalVariationNorm as TotalVariationNorm
+from pdecnn.pde.stable import StableLayer as StableLayer
+from pdecnn.pde.stable import follow_weights_ as follow_weights_
 from pdecnn.pde.stencil import galerkin_coarsen as galerkin_coarsen
 from pdecnn.pde.stencil import pde_coefficients as pde_coefficients
 from pdecnn.pde.stencil import pde_terms as pde_terms

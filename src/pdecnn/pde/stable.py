@@ -18,10 +18,11 @@ from pdecnn.pde.convolution import Convolution, without_autocast
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import ChannelBias
 
-_HOMOGENEOUS = (RELU, IDENTITY)
+HOMOGENEOUS = (RELU, IDENTITY)
+"""Activations with sigma(c y) = c sigma(y) for c > 0."""
 _NOISE = 0.02
 """The deviation with which a stencil starts from an orthonormal matrix at its centre."""
-_TINY = 1e-30
+_TINY = 1e-15
 
 
 class OperatorNorm(nn.Module):
@@ -189,7 +190,7 @@ class StableLayer(AbstractLayer, FollowsWeights):
     def follow_(self, accepted: Tensor | None = None) -> None:
         """Take the power iteration one step further and K back to norm 1."""
         norm = self.norm.advance_(self.convolution, accepted)
-        if self.activation not in _HOMOGENEOUS:
+        if self.activation not in HOMOGENEOUS:
             return
         factor = 1 / norm if accepted is None else torch.where(accepted, 1 / norm, 1.0)
         with torch.no_grad():

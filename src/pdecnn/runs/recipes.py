@@ -105,7 +105,7 @@ def stable_digits(dynamics: str) -> RunConfig:
         recipe=f"{dynamics}_stable_digits",
         network=model_config(f"{dynamics}_stable_digits"),
         data=DataConfig(name="digits", flip=False, padding=0.0, standardize="mean"),
-        training=_margins(40, batch_size=32, offset=1.4, num_threads=1),
+        training=_margins(60, batch_size=32, rate=3e-2, offset=0.7, temperature=0.1, num_threads=1),
     )
 
 
@@ -160,7 +160,13 @@ def _stable_arrays(name: str) -> RunConfig:
 
 
 def _margins(
-    epochs: int, *, batch_size: int, offset: float = 0.4, num_threads: int | None = None
+    epochs: int,
+    *,
+    batch_size: int,
+    rate: float = 4e-3,
+    offset: float = 0.4,
+    temperature: float = 0.25,
+    num_threads: int | None = None,
 ) -> TrainingConfig:
     """Training for margins: scores of the label ahead of the others by `offset`.
 
@@ -173,11 +179,11 @@ def _margins(
         num_threads=num_threads,
         optimizer="adamw",
         betas=(0.9, 0.99),
-        learning_rates=(4e-3,),
+        learning_rates=(rate,),
         schedule="linear",
         warmup=0.05,
         margin_offset=offset,
-        temperature=0.25,
+        temperature=temperature,
         smoothness_weight=0.0,
         decay_weight=0.0,
         box="none",
