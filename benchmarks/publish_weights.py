@@ -80,6 +80,9 @@ def card(result: Result, name: str) -> str:
     trained_on = data.fraction * (1 - data.validation_fraction)
     loss = "not finite" if test["loss"] is None else f"{test['loss']:.3f}"
     num_images = sum(map(sum, test["confusion"]))
+    best, selection = summary["best_validation_accuracy"], "the last: no validation, no selection"
+    if best is not None:
+        selection = f"validation accuracy {best:.2%}, {TIES[training.ties]}"
     return f"""---
 library_name: pdecnn
 license: mit
@@ -103,12 +106,11 @@ scores = network(network.preprocess(images))  # uint8, (batch, channels, y, x)
 | what | value |
 |---|---|
 | data | {title}: {100 * trained_on:.3g}% of its training images to train, \
-{data.validation_fraction:.0%} to choose the epoch |
+{f"{data.validation_fraction:.0%}" if best is not None else "none"} to choose the epoch |
 | training | `{command(config)}`: epochs {training.epochs}, batches of {training.batch_size}, \
 computed in {result.precision} |
 | seed | {config.seed} |
-| weights of | epoch {summary["best_epoch"]}, validation accuracy \
-{summary["best_validation_accuracy"]:.2%}, {TIES[training.ties]} |
+| weights of | epoch {summary["best_epoch"]}, {selection} |
 | test accuracy | {test["accuracy"]:.2%} (loss {loss}, {num_images:,} images) |
 | trained on | {hardware["gpu"] or hardware["processor"]} |
 | versions | pdecnn {versions["pdecnn"]}, torch {versions["torch"]}, Python {versions["python"]}, \

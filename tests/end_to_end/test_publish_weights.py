@@ -132,6 +132,22 @@ def test_the_card_says_what_was_computed_in(script, tmp_path, precision, gpu, sa
     assert f"computed in {said} |" in card
 
 
+def test_the_card_says_that_nothing_was_selected(script, tmp_path):
+    settings = {"data.validation_fraction": 0, "training.epochs": 2}
+    config = pdecnn.recipe("parabolic_cifar10").with_settings(settings)
+    make_result(tmp_path / "run", config, 0.8)
+    summary = tmp_path / "run" / "summary.json"
+    write_json(summary, json.loads(summary.read_text()) | {"best_validation_accuracy": None})
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    entries = map(json.loads, metrics.read_text().splitlines())
+    lines = [json.dumps(entry | {"validation_accuracy": None}) for entry in entries]
+    metrics.write_text("\n".join(lines) + "\n")
+    card = script.card(script.read_result(tmp_path / "run"), "parabolic_cifar10")
+    assert "100% of its training images to train, none to choose the epoch" in card
+    assert "| weights of | epoch 2, the last: no validation, no selection |" in card
+    assert "--set data.validation_fraction=0" in card
+
+
 def test_a_run_on_other_data_is_refused(script, tmp_path):
     config = small_config(training__epochs=1)
     complete_run(tmp_path / "run", config)

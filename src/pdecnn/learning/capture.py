@@ -166,7 +166,7 @@ class CapturedScores:
 class TrainingGraphs:
     """Captures a step and the scores of the validation images when first asked for them."""
 
-    def __init__(self, step: TrainingStep, *, validation: ImageSet) -> None:
+    def __init__(self, step: TrainingStep, *, validation: ImageSet | None) -> None:
         self.step, self.validation = step, validation
         self._launch: Callable[[], None] | None = None
         self._score: Callable[[Callable[[], None]], Tensor] | None = None
@@ -211,6 +211,8 @@ class TrainingGraphs:
 
     def scores(self) -> Callable[[Callable[[], None]], Tensor] | None:
         """How to score the validation images by a graph; None where that is not wanted."""
+        if self.validation is None:
+            return None
         # Not: where steps are captured. A training resumed in its validation has taken none.
         network, config, images = self.step.evaluated, self.step.config, self.validation.images
         wanted = self._wanted and not has_foreign_code(network)

@@ -201,8 +201,9 @@ class EpochReport(NamedTuple):
     smoothness: float
     decay: float
     accuracy: float
-    validation_loss: float
-    validation_accuracy: float
+    validation_loss: float | None
+    validation_accuracy: float | None
+    """None, as the loss: there is no validation."""
     nonfinite_steps: int
     """Steps skipped so far for a loss or gradient that was not finite."""
     nonfinite_batches: list[int]
@@ -218,7 +219,7 @@ class EpochReport(NamedTuple):
 
 
 def report_epoch(
-    progress: Progress, sums: Tensor, evaluation: Evaluation, *, learning_rate: float
+    progress: Progress, sums: Tensor, evaluation: Evaluation | None, *, learning_rate: float
 ) -> EpochReport:
     """The figures of the epoch that `progress` has just completed, with the step's `sums`."""
     *totals, number = sums.tolist()
@@ -233,8 +234,8 @@ def report_epoch(
         smoothness=smoothness,
         decay=decay,
         accuracy=accuracy,
-        validation_loss=evaluation.loss,
-        validation_accuracy=evaluation.accuracy,
+        validation_loss=None if evaluation is None else evaluation.loss,
+        validation_accuracy=None if evaluation is None else evaluation.accuracy,
         nonfinite_steps=progress.nonfinite_steps,
         nonfinite_batches=progress.nonfinite_batches,
         reversal_error=progress.reversal_error,
@@ -269,16 +270,23 @@ def _comparable(loss: float | None) -> float:
 
 
 def best_epoch(epochs: Sequence[dict[str, Any]], *, ties: str) -> int:
-    """The place of the best of the recorded epochs, which is one of their last level."""
+    """The place of the best of the recorded epochs, which is one of their last level.
+
+    Without validation that is the last one.
+    """
     best = 0
     for place, epoch in enumerate(epochs):
         so_far = epochs[best]
-        if epoch.get("level") != so_far.get("level") or is_better(
-            epoch["validation_accuracy"],
-            epoch.get("validation_loss"),
-            so_far["validation_accuracy"],
-            so_far.get("validation_loss"),
-            ties=ties,
+        if (
+            epoch["validation_accuracy"] is None
+            or epoch.get("level") != so_far.get("level")
+            or is_better(
+                epoch["validation_accuracy"],
+                epoch.get("validation_loss"),
+                so_far["validation_accuracy"],
+                so_far.get("validation_loss"),
+                ties=ties,
+            )
         ):
             best = place
     return best

@@ -21,11 +21,11 @@ class Progress:
     step: int = 0
     """Batches done altogether."""
     best_accuracy: float = -1.0
-    """The best validation accuracy so far; -1 before the first validation."""
+    """The best validation accuracy so far; -1 before the first validation, or without any."""
     best_loss: float | None = None
     """The validation loss of the best epoch; None: not finite, or there is none yet."""
     best_epoch: int = 0
-    """The epoch whose weights are the best so far."""
+    """The epoch whose weights are the best so far; the last one without validation."""
     nonfinite_in_row: int = 0
     """Steps skipped since the last good one."""
     nonfinite_steps: int = 0
@@ -57,7 +57,8 @@ def progress_from_dict(values: object) -> Progress:
         if not _fits(entry.type, values[entry.name]):
             raise CheckpointError(f"the progress cannot have {entry.name}={values[entry.name]!r}")
     best, epoch = values["best_accuracy"], values["best_epoch"]
-    if not (0 <= best <= 1 or (best == -1 and not epoch)) or epoch > values["epoch"]:
+    without = best == -1 and epoch in (0, values["epoch"])
+    if not (0 <= best <= 1 or without) or epoch > values["epoch"]:
         raise CheckpointError(f"the progress cannot have best_accuracy={best!r} in epoch {epoch}")
     return Progress(**values)
 

@@ -64,6 +64,8 @@ class Trainer:
 
     With several `ranks` each takes its share of every batch and of the images to evaluate. All
     have the same weights, statistics and figures at any time, those of one rank up to rounding.
+
+    Without `validation` no epoch is selected: the last one counts as the best.
     """
 
     def __init__(
@@ -72,18 +74,24 @@ class Trainer:
         config: TrainingConfig,
         *,
         train: ImageSet,
-        validation: ImageSet,
+        validation: ImageSet | None,
         augmentation: Augmentation,
         seed: int,
         ranks: Ranks = ALONE,
     ) -> None:
         for image_set in (train, validation):
-            check_fit(network, image_set)
+            if image_set is not None:
+                check_fit(network, image_set)
+        if validation is None and config.patience is not None:
+            raise ConfigError(
+                f"patience={config.patience} needs validation, and there is none; leave out "
+                f"training.patience, or set data.validation_fraction above 0"
+            )
         config.check_first_level(network)
         device = network.classifier.weight.device
         self.config = config
         self.train = train.to(device)
-        self.validation = validation.to(device)
+        self.validation = None if validation is None else validation.to(device)
         self.augmentation = augmentation
         self.seed = seed
         self.ranks = ranks
@@ -140,7 +148,7 @@ class Trainer:
     def epochs(
         self, *, poll: Callable[[], None], on_step: Callable[[], None]
     ) -> Iterator[EpochReport]:
-        """Train on from `progress`, yielding after each validated epoch.
+        """Train on from `progress`, yielding after each epoch and its validation.
 
         `poll` runs between batches, of validation too, and may raise to interrupt: the trainer
         is then in a state from which a checkpoint can go on. `on_step` runs after each update.
@@ -154,7 +162,9 @@ class Trainer:
             poll()
             yield self._finish_epoch(self._validate(poll))
 
-    def _validate(self, poll: Callable[[], None]) -> Evaluation:
+    def _validate(self, poll: Callable[[], None]) -> Evaluation | None:
+        if self.validation is None:
+            return None
         how: dict[str, Any] = {
             "batch_size": self.config.evaluation_batch_size,
             "precision": self.config.precision,
@@ -363,7 +373,7 @@ class Trainer:
             f"{reason}"
         )
 
-    def _finish_epoch(self, evaluation: Evaluation) -> EpochReport:
+    def _finish_epoch(self, evaluation: Evaluation | None) -> EpochReport:
         progress = self.progress
         is_last_level = progress.level == self.config.num_levels - 1
         # Accuracies compare on one level only: the first epoch of a new one is its best so far.
@@ -373,12 +383,12 @@ class Trainer:
         progress.work += self.steps_per_epoch * training_flops(
             self.network.config, self._size, self.config.batch_size
         )
-        accuracy, loss = evaluation.accuracy, evaluation.loss
-        if begins or is_better(
-            accuracy, loss, progress.best_accuracy, progress.best_loss, ties=self.config.ties
-        ):
-            progress.best_accuracy, progress.best_epoch = accuracy, progress.epoch
-            progress.best_loss = loss if isfinite(loss) else None
+        best, ties = (progress.best_accuracy, progress.best_loss), self.config.ties
+        if evaluation is None:
+            progress.best_epoch = progress.epoch
+        elif begins or is_better(evaluation.accuracy, evaluation.loss, *best, ties=ties):
+            progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch
+            progress.best_loss = evaluation.loss if isfinite(evaluation.loss) else None
         patience = self.config.patience
         if progress.epoch >= self.config.epochs:
             progress.stopped = "completed"

@@ -94,6 +94,7 @@ def convergence_charts(
             )
             for name, metrics, best, colour in runs
             for k, (kind, key) in enumerate(zip(("training", "validation"), keys, strict=True))
+            if not k or any(entry.get("validation_accuracy") is not None for entry in metrics)
         ]
         charts.append(
             Chart(

@@ -54,10 +54,13 @@ def _said(run: PageRun, *, several: bool) -> str:
     name = f"{run.name}: " if several else ""
     if run.best is None:
         return f"{name}no epoch is finished yet."
-    words = [
-        f"{name}best validation accuracy {run.best['validation_accuracy']:.2%} in epoch "
-        f"{run.best['epoch']} (starred)"
-    ]
+    best = f"no validation: the weights are those of epoch {run.best['epoch']}, the last"
+    if run.best["validation_accuracy"] is not None:
+        best = (
+            f"best validation accuracy {run.best['validation_accuracy']:.2%} in epoch "
+            f"{run.best['epoch']} (starred)"
+        )
+    words = [f"{name}{best}"]
     words.append(f"learning rate {rates_in_words(run.metrics)}")
     levels = distinct(run.metrics, "level")
     if len(levels) > 1:
@@ -88,9 +91,11 @@ def _levels(run: PageRun) -> str:
 
 
 def _numbers(run: PageRun) -> Markup:
-    rows = [[_written(entry.get(key), form) for _, key, form in _COLUMNS] for entry in run.metrics]
+    validated = run.config.data.validation_fraction > 0
+    columns = [one for one in _COLUMNS if validated or not one[1].startswith("validation")]
+    rows = [[_written(entry.get(key), form) for _, key, form in columns] for entry in run.metrics]
     title = f"All epochs of {run.name}"
-    return details(title, table([name for name, _, _ in _COLUMNS], rows, caption=title))
+    return details(title, table([name for name, _, _ in columns], rows, caption=title))
 
 
 def _written(value: Any, form: str) -> str:

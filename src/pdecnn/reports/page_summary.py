@@ -160,7 +160,8 @@ def _limits(runs: Sequence[PageRun]) -> list[str]:
             f"The runs were trained on data in different places ({places}): their test labels "
             f"are the same, but their images may not be."
         )
-    splits = {(run.config.seed, run.config.data.validation_fraction) for run in runs}
+    fractions = {(run.config.seed, run.config.data.validation_fraction) for run in runs}
+    splits = {(seed, fraction) for seed, fraction in fractions if fraction}
     if len(splits) > 1 and not different:
         said.append(
             "The runs hold out different validation images (by their seeds or fractions): "
@@ -208,7 +209,10 @@ def _percent(value: float | None) -> str | None:
 def _best(run: PageRun) -> str | None:
     if run.best is None:
         return None
-    return f"{run.best['validation_accuracy']:.2%} in epoch {run.best['epoch']}"
+    accuracy, epoch = run.best["validation_accuracy"], run.best["epoch"]
+    if accuracy is None:
+        return f"none: no selection, the weights are those of epoch {epoch}, the last"
+    return f"{accuracy:.2%} in epoch {epoch}"
 
 
 def _data(run: PageRun) -> str:

@@ -47,14 +47,14 @@ _LARGEST = 1e100
 _SHARES = ("accuracy", "validation_accuracy")
 _SIZES = ("loss", "data_loss", "validation_loss", "smoothness", "decay", "learning_rate")
 _COUNTS = ("step", "nonfinite_steps", "overflow_steps", "checkpointed_blocks", "rollbacks", "level")
-_ALWAYS_FINITE = ("validation_accuracy", "learning_rate")
+_ALWAYS_FINITE = ("learning_rate",)
 
 
 def read_metrics(run: Run, required: Iterable[str] = CURVES) -> list[dict[str, Any]]:
     """The epochs of a run; a CheckpointError unless each has what is required of it."""
     with named(run.folder / METRICS):
         metrics = run.metrics
-        _check_metrics(metrics, required)
+        _check_metrics(metrics, required, validated=run.config.data.validation_fraction > 0)
     return metrics
 
 
@@ -93,7 +93,7 @@ def entry(values: Any, kind: Any, *keys: str) -> Any:
     return values
 
 
-def _check_metrics(metrics: Sequence[Any], required: Iterable[str]) -> None:
+def _check_metrics(metrics: Sequence[Any], required: Iterable[str], *, validated: bool) -> None:
     before = 0
     for epoch in metrics:
         for key in required:
@@ -105,6 +105,8 @@ def _check_metrics(metrics: Sequence[Any], required: Iterable[str]) -> None:
         for key in (*_SHARES, *_SIZES, *_COUNTS):
             if key in epoch:
                 _check_figure(epoch, key)
+        if (epoch.get("validation_accuracy") is None) == validated:
+            raise ValueError(f"validation_accuracy is {epoch.get('validation_accuracy')}")
 
 
 def _check_figure(epoch: dict[str, Any], key: str) -> None:
@@ -119,7 +121,7 @@ def _check_summary(summary: dict[str, Any]) -> None:
         if entry(summary, int, key) < 0:
             raise ValueError(f"{key} is {summary[key]}")
     entry(summary, str, "stopped")
-    entry(summary, int | float, "best_validation_accuracy")
+    entry(summary, int | float | None, "best_validation_accuracy")
     names = entry(summary, list, "class_names")
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError("class_names are no names")

@@ -82,9 +82,11 @@ def draw_convergence(metrics: list[dict[str, Any]], title: str, *, ties: str) ->
     charts = convergence_charts([(title, metrics, best, 0)], several=False)
     for axes, chart in zip(panels, charts, strict=True):
         plot_chart(axes, chart)
-    handles = list(panels[0].lines[:3])
-    reached = metrics[best]["validation_accuracy"]
-    handles[2].set_label(f"best epoch: {metrics[best]['epoch']} (validation {reached:.2%})")
+    handles, reached = list(panels[0].lines[:3]), metrics[best]["validation_accuracy"]
+    if reached is None:  # no curve of it, no star
+        handles = handles[:1]
+    else:
+        handles[2].set_label(f"best epoch: {metrics[best]['epoch']} (validation {reached:.2%})")
     label = f"learning rate: {rates_in_words(metrics)}"
     handles.append(
         Line2D(

@@ -73,9 +73,10 @@ class ConsoleListener(Listener):
         """Say what is trained on what, and start the bar on a terminal."""
         self.trainer = trainer
         device = trainer.sums.device
+        held_out = "no" if trainer.validation is None else f"{len(trainer.validation):,}"
         self.console.print(
             f"{folder}: {trainer.network.num_weights:,} weights, {len(trainer.train):,} training "
-            f"and {len(trainer.validation):,} validation images, {trainer.config.epochs} epochs "
+            f"and {held_out} validation images, {trainer.config.epochs} epochs "
             f"on {device}{_ranks(trainer)}, seed {trainer.seed}"
         )
         self.begin_time, self.begin_step = monotonic(), trainer.progress.step
@@ -126,18 +127,21 @@ class ConsoleListener(Listener):
         """Show the validation accuracy, or print the epoch's line."""
         skipped = report.nonfinite_steps
         if self.bar is not None:
-            shown = f"{report.validation_accuracy:.1%}"
-            self.bar.update(self.bar.task_ids[0], validation=shown)
+            if report.validation_accuracy is not None:
+                shown = f"{report.validation_accuracy:.1%}"
+                self.bar.update(self.bar.task_ids[0], validation=shown)
             if skipped > self.num_skipped:
                 self.note(f"epoch {report.epoch}: {skipped} steps skipped so far")
             self.num_skipped = skipped
             return
         assert self.trainer is not None
+        accuracy = report.validation_accuracy
         remaining = (self.trainer.config.epochs - report.epoch) * timing["seconds"]
         self.console.print(
             f"epoch {report.epoch:3d}  loss {report.data_loss:.4f}  accuracy "
-            f"{report.accuracy:.1%}  validation {report.validation_accuracy:.1%}  "
-            f"{timing['images_per_second']:,.0f} images/s  {remaining:,.0f} s left"
+            f"{report.accuracy:.1%}  "
+            + ("" if accuracy is None else f"validation {accuracy:.1%}  ")
+            + f"{timing['images_per_second']:,.0f} images/s  {remaining:,.0f} s left"
             + (f"  {skipped} steps skipped" if skipped else "")
         )
 
@@ -158,11 +162,15 @@ class ConsoleListener(Listener):
             return
         test = summary["test"]
         loss = "not finite" if test["loss"] is None else f"{test['loss']:.3f}"
+        best = summary["best_validation_accuracy"]
         self.console.print(
             f"test accuracy {test['accuracy']:.2%} (loss {loss}, "
             f"{test['num_images']:,} images) with the weights of epoch {summary['best_epoch']}, "
-            f"the best of {summary['epochs']} by validation accuracy "
-            f"({summary['best_validation_accuracy']:.2%})"
+            + (
+                "the last: no validation, no selection"
+                if best is None
+                else f"the best of {summary['epochs']} by validation accuracy ({best:.2%})"
+            )
         )
         if figures:
             names = ", ".join(path.name for path in figures if path.suffix == ".png")

@@ -49,8 +49,9 @@ class DataConfig(Settings):
     )
     validation_fraction: float = setting(
         VALIDATION_FRACTION,
-        "The share of the published training images that is held out for validation.",
-        "(0, 1)",
+        "The share of the published training images that is held out for validation; 0: none, and "
+        "no epoch is selected: the last weights, or their average, are the result.",
+        "[0, 1)",
     )
     flip: bool = setting(True, "Whether images are mirrored at random.")
     padding: float = setting(

@@ -130,7 +130,12 @@ def read_run(
     network = read_weights(run, weights)
     if finite:
         refuse_nonfinite(network, run.weights(weights))
-    images: ImageSet = getattr(read_splits(config.data, config.seed), split)
+    images: ImageSet | None = getattr(read_splits(config.data, config.seed), split)
+    if images is None:
+        raise ConfigError(
+            f"{run.folder} has no validation images: it was trained on all training images "
+            f"(data.validation_fraction=0); use --split test or train"
+        )
     check_fit(network, images)
     return network, images, config.training
 

@@ -247,6 +247,8 @@ def experiment_config(
         if key in settings:
             raise ConfigError(f"{key} cannot be set here; use --seeds, --datasets and --data")
     config = config.with_settings(settings)
+    if not config.data.validation_fraction:
+        raise ConfigError("data.validation_fraction=0 leaves none of the accuracies shown here")
     data = replace(config.data, folder=folder)
     if one.percentage is not None:
         # A share of what validation leaves: 80 % of the training images are all of them.

@@ -25,13 +25,14 @@ class Splits(NamedTuple):
     """The images of a run."""
 
     train: ImageSet
-    validation: ImageSet
+    validation: ImageSet | None
+    """None: all training images are trained on."""
     test: ImageSet
 
     def fingerprint(self) -> str:
         """The SHA-256 of classes, labels and images; of images on the disk, of some of them."""
         digest = hashlib.sha256()
-        for part in self:
+        for part in (part for part in self if part is not None):
             digest.update(repr((tuple(part.images.shape), part.class_names)).encode())
             images = part.images
             if isinstance(images, StoredImages):
@@ -66,10 +67,10 @@ def read_splits(config: DataConfig, seed: int, arrays: Mapping[str, Any] | None 
         stream=config.stream,
     )
     train, validation = data.train, data.validation
-    if validation is None:
+    if validation is None and config.validation_fraction > 0:
         kept, held_out = balanced_split(train.labels, config.validation_fraction, seed=seed)
         train, validation = train.subset(kept), train.subset(held_out)
-    elif config.validation_fraction != VALIDATION_FRACTION:
+    elif validation is not None and config.validation_fraction != VALIDATION_FRACTION:
         raise ConfigError(
             f"the data has validation samples of its own; leave out data.validation_fraction, "
             f"found {config.validation_fraction}"

@@ -347,7 +347,7 @@ class _Walk:
         if self.run.data_fingerprint is not None:
             check_data(self.run, fingerprint)
             return fingerprint
-        sizes = {name: len(part) for name, part in self.splits._asdict().items()}
+        sizes = {name: len(part or ()) for name, part in self.splits._asdict().items()}
         self._write(write_json, self.run.folder / DATA, {"sha256": fingerprint, "images": sizes})
         return fingerprint
 
@@ -479,6 +479,7 @@ class _Walk:
     def _summarize(self, network: Network, test: ImageSet, evaluation: Evaluation) -> None:
         """Write the test figures and the answers to a few images."""
         progress, folder = self.trainer.progress, self.run.folder
+        selected = self.trainer.validation is not None
         shown = torch.randperm(len(test), generator=cpu_generator(SHOWN_IMAGES))[:NUM_SHOWN]
         sample = test.subset(shown)
         images, precision = sample.images[:], self.trainer.config.precision
@@ -492,7 +493,8 @@ class _Walk:
             "stopped": progress.stopped or TIME_LIMIT,
             "epochs": progress.epoch,
             "best_epoch": progress.best_epoch,
-            "best_validation_accuracy": progress.best_accuracy,
+            "best_validation_accuracy": progress.best_accuracy if selected else None,
+            "selected_by": "validation accuracy" if selected else None,
             "num_weights": network.num_weights,
             "class_names": list(test.class_names),
             "test": {**evaluation.to_dict(), "confusion": evaluation.confusion},

@@ -167,7 +167,7 @@ def test_what_is_no_setting_is_refused(key):
         ("data.fraction", 0),
         ("data.fraction", 1.5),
         ("data.fraction", float("nan")),
-        ("data.validation_fraction", 0),
+        ("data.validation_fraction", -0.1),
         ("data.validation_fraction", 1),
         ("data.padding", -0.1),
         ("data.padding", float("nan")),
