@@ -124,7 +124,7 @@ def _stable_cifar10(name: str) -> RunConfig:
         recipe=name,
         network=model_config(name),
         data=DataConfig(
-            name="cifar10", padding=1 / 32, standardize="mean", validation_fraction=0.2
+            name="cifar10", padding=1 / 32, standardize="mean", validation_fraction=0.0
         ),
         training=_margins(600, batch_size=512),
     )
