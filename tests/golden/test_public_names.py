@@ -13,8 +13,8 @@ NAMES = {
         Block CheckpointError Classifier ConfigError Connector Convolution DataError
         DivergedError ForwardEuler Grid INTEGRATORS Leapfrog Network NetworkConfig Objective
         ObjectiveConfig Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4
-        SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack coarsen
-        coarsen_in_space coarsen_in_time create_model diagnose evaluate export galerkin_coarsen
+        StableLayer SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack coarsen
+        coarsen_in_space coarsen_in_time create_model diagnose evaluate export follow_weights_ freeze_steps galerkin_coarsen
         list_activations list_models list_recipes load pde_coefficients pde_terms predict recipe
         rediscretize refine refine_in_space refine_in_time register_activation register_integrator
         register_layer register_model report reproduce stencil_from_pde_coefficients train
@@ -23,7 +23,8 @@ NAMES = {
     "pdecnn.pde": """
         AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES
         Block Component Convolution Equation ForwardEuler Grid INTEGRATORS Leapfrog ResidualLayer
-        RungeKutta4 Shear StabilityRule SymmetricLayer TotalVariationNorm Verlet galerkin_coarsen
+        RungeKutta4 Shear StabilityRule StableLayer SymmetricLayer TotalVariationNorm Verlet
+        follow_weights_ galerkin_coarsen
         list_activations pde_coefficients pde_terms rediscretize register_activation
         register_integrator register_layer stencil_from_pde_coefficients
     """,
@@ -40,7 +41,7 @@ NAMES = {
     """,
     "pdecnn.networks": """
         Classifier Connector Network NetworkConfig Opening Preprocessing coarsen_in_space
-        coarsen_in_time create_model list_models refine_in_space refine_in_time register_model
+        coarsen_in_time create_model freeze_steps list_models refine_in_space refine_in_time register_model
         transfer_tensors
     """,
 }
@@ -49,9 +50,14 @@ MODELS = [
     for dynamics in ("hamiltonian", "parabolic", "resnet", "second_order")
     for data_set in ("cifar10", "cifar100", "digits", "images", "signals", "stl10", "volumes")
 ]
+STABLE_MODELS = [
+    f"parabolic_stable_{data_set}"
+    for data_set in ("cifar10", "digits", "images", "large_cifar10", "signals", "volumes")
+]
 SETTINGS = """
-    channels in_channels num_classes layer integrator num_steps step_size activation normalization
-    epsilon backprop grid_bits dimension share_weights mesh_size
+    channels in_channels num_classes layer integrator num_steps step_size hidden_channels
+    activation normalization epsilon backprop grid_bits dimension share_weights opening patch_size
+    connector pooling classifier certified_size mesh_size
 """
 NETWORK_METHODS = """
     forward forward_features forward_head forward_intermediates from_pretrained num_classes
@@ -81,7 +87,7 @@ def test_every_public_class_and_function_is_documented(module_name):
 
 def test_models_are_frozen():
     # Other tests may register models of their own.
-    assert set(MODELS) <= set(pdecnn.list_models())
+    assert {*MODELS, *STABLE_MODELS} <= set(pdecnn.list_models())
     assert len(MODELS) == 28
 
 

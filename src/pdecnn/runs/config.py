@@ -162,6 +162,13 @@ class RunConfig:
 _BEFORE: dict[int, dict[str, Any]] = {
     1: {"training.ties": "first"},
     2: {
+        "network.hidden_channels": None,
+        "network.opening": "convolution",
+        "network.patch_size": 1,
+        "network.connector": "batch_norm",
+        "network.pooling": "average",
+        "network.classifier": "linear",
+        "network.certified_size": None,
         "training.optimizer": "sgd",
         "training.betas": (0.9, 0.999),
         "training.weight_decay": 0.0,

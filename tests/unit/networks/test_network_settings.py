@@ -39,6 +39,10 @@ REACHED = {
     "integrator": ("runge_kutta_4", lambda n: the_one(b.integrator.name for b in n.blocks)),
     "num_steps": ((2, 5), lambda n: tuple(b.num_steps for b in n.blocks)),
     "step_size": ((0.5, 0.25), lambda n: tuple(b.step_size for b in n.blocks)),
+    "hidden_channels": (
+        (2, 3),
+        lambda n: tuple(the_one(x.hidden_channels for x in b.layers) for b in n.blocks),
+    ),
     "activation": ("tanh", lambda n: the_one(x.activation.name for x in all_layers(n))),
     "normalization": ("none", lambda n: the_one(x.normalization_name for x in all_layers(n))),
     "epsilon": (0.5, lambda n: the_one(x.normalization.epsilon for x in all_layers(n))),
@@ -49,6 +53,18 @@ REACHED = {
         lambda n: the_one(p.dimension for p in n.modules() if isinstance(p, pdecnn.Convolution)),
     ),
     "share_weights": (True, lambda n: the_one(len(b.layers) == 1 for b in n.blocks)),
+    "opening": ("pad", lambda n: {"PaddedOpening": "pad"}.get(type(n.opening).__name__)),
+    "patch_size": (2, lambda n: getattr(n.opening, "patch_size", None)),
+    "connector": (
+        "bounded",
+        lambda n: the_one(type(x).__name__ for x in n.connectors).removesuffix("Connector").lower(),
+    ),
+    "pooling": ("haar", lambda n: the_one(getattr(x, "pooling", None) for x in n.connectors)),
+    "classifier": (
+        "unit_rows",
+        lambda n: {"UnitRowsClassifier": "unit_rows"}.get(type(n.classifier).__name__),
+    ),
+    "certified_size": ((8, 8), lambda n: n.config.certified_size),
     # It changes no number of the network, but what its stencils mean and the box around them.
     "mesh_size": (0.5, lambda n: n.config.mesh_size),
 }
@@ -62,6 +78,8 @@ def test_every_setting_is_looked_for_in_the_network():
 def test_every_setting_reaches_the_network(name):
     value, find = REACHED[name]
     plain = pdecnn.NetworkConfig(channels=(4, 4, 4))
+    if name in ("patch_size", "pooling"):  # of parts that the paper's network does not have
+        plain = replace(plain, channels=(12, 12, 12), opening="pad", connector="bounded")
     assert find(pdecnn.Network(plain)) != value
     assert find(pdecnn.Network(replace(plain, **{name: value}))) == value
 

@@ -24,11 +24,17 @@ def test_the_sixteen_names():
     [
         (
             "*_digits",
-            ["hamiltonian_digits", "parabolic_digits", "resnet_digits", "second_order_digits"],
+            [
+                "hamiltonian_digits",
+                "parabolic_digits",
+                "parabolic_stable_digits",
+                "resnet_digits",
+                "second_order_digits",
+            ],
         ),
         ("second*100", ["second_order_cifar100"]),
         ("resnet_stl10", ["resnet_stl10"]),
-        ("[pr]*_cifar10", ["parabolic_cifar10", "resnet_cifar10"]),
+        ("[hr]*_cifar10", ["hamiltonian_cifar10", "resnet_cifar10"]),
         ("nothing*", []),
         ("", []),
     ],
