@@ -13,7 +13,7 @@ NAMES = {
         Block CheckpointError Classifier ConfigError Connector Convolution DataError
         DivergedError ForwardEuler Grid INTEGRATORS Leapfrog Network NetworkConfig Objective
         ObjectiveConfig Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4
-        SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack coarsen
+        SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack certify coarsen
         coarsen_in_space coarsen_in_time create_model diagnose evaluate export galerkin_coarsen
         list_activations list_models list_recipes load pde_coefficients pde_terms predict recipe
         rediscretize refine refine_in_space refine_in_time register_activation register_integrator
@@ -28,10 +28,11 @@ NAMES = {
         register_integrator register_layer stencil_from_pde_coefficients
     """,
     "pdecnn.diagnostics": """
-        Assumption AttackResult BlockCoefficients BlockDiagnosis BlockStability CorruptionResult
-        EnergyCurves Growth LinearMap LocalStability MissingNumber NormBounds OperatorCoefficients
+        Assumption AttackResult BlockCoefficients BlockDiagnosis BlockStability Certificate
+        CorruptionResult EnergyCurves Factor Growth LinearMap LocalStability MissingNumber NormBounds OperatorCoefficients
         PGDConfig ReversalErrors Robustness Spectrum StepStability Verdict accuracy_under
-        block_coefficients block_inputs block_reversibility block_stability convolution_norm
+        block_coefficients block_inputs block_reversibility block_stability certify
+        convolution_norm
         diagnose_block diagnose_network energy_curves fgsm gaussian_blur gaussian_noise
         guaranteed_bound largest_symmetric_eigenvalue layer_jacobian local_bound local_stability
         measure_corruptions measure_growth measure_robustness monotone_assumptions
