@@ -62,6 +62,7 @@ from pdecnn.runs import train as train
 from pdecnn.version import __version__ as __version__
 
 if typing.TYPE_CHECKING:
+    from pdecnn.diagnostics.certificate import certify as certify
     from pdecnn.reports.page import report as report
     from pdecnn.reports.paper import reproduce as reproduce
     from pdecnn.runs.diagnosis import attack as attack
@@ -71,11 +72,13 @@ if typing.TYPE_CHECKING:
     from pdecnn.runs.leveling import refine as refine
 else:
     # Only when asked for: an import is to take little longer than that of torch.
-    _LATER = ("attack", "coarsen", "diagnose", "export", "refine", "report", "reproduce")
+    _LATER = ("attack", "certify", "coarsen", "diagnose", "export", "refine", "report", "reproduce")
 
     def __getattr__(name):
         if name in ("attack", "diagnose"):
             from pdecnn.runs import diagnosis as module
+        elif name == "certify":
+            from pdecnn.diagnostics import certificate as module
         elif name in ("coarsen", "refine"):
             from pdecnn.runs import leveling as module
         elif name == "export":

@@ -10,39 +10,38 @@ import pdecnn
 NAMES = {
     "pdecnn": """
         AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES
-        Block CheckpointError Classifier ConfigError Connector Convolution DataError
-        DivergedError ForwardEuler Grid INTEGRATORS Leapfrog Network NetworkConfig Objective
-        ObjectiveConfig Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4
-        StableLayer SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack coarsen
-        coarsen_in_space coarsen_in_time create_model diagnose evaluate export follow_weights_ freeze_steps galerkin_coarsen
-        list_activations list_models list_recipes load pde_coefficients pde_terms predict recipe
-        rediscretize refine refine_in_space refine_in_time register_activation register_integrator
-        register_layer register_model report reproduce stencil_from_pde_coefficients train
-        transfer_tensors
+        Block CheckpointError Classifier ConfigError Connector Convolution DataError DivergedError
+        ForwardEuler Grid INTEGRATORS Leapfrog Network NetworkConfig Objective ObjectiveConfig
+        Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4 StableLayer
+        SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack certify coarsen
+        coarsen_in_space coarsen_in_time create_model diagnose evaluate export follow_weights_
+        freeze_steps galerkin_coarsen list_activations list_models list_recipes load
+        pde_coefficients pde_terms predict recipe rediscretize refine refine_in_space
+        refine_in_time register_activation register_integrator register_layer register_model report
+        reproduce stencil_from_pde_coefficients train transfer_tensors
     """,
     "pdecnn.pde": """
         AbstractIntegrator AbstractLayer AbstractReversibleIntegrator Activation BACKPROP_MODES
         Block Component Convolution Equation ForwardEuler Grid INTEGRATORS Leapfrog ResidualLayer
         RungeKutta4 Shear StabilityRule StableLayer SymmetricLayer TotalVariationNorm Verlet
-        follow_weights_ galerkin_coarsen
-        list_activations pde_coefficients pde_terms rediscretize register_activation
-        register_integrator register_layer stencil_from_pde_coefficients
+        follow_weights_ galerkin_coarsen list_activations pde_coefficients pde_terms rediscretize
+        register_activation register_integrator register_layer stencil_from_pde_coefficients
     """,
     "pdecnn.diagnostics": """
-        Assumption AttackResult BlockCoefficients BlockDiagnosis BlockStability CorruptionResult
-        EnergyCurves Growth LinearMap LocalStability MissingNumber NormBounds OperatorCoefficients
-        PGDConfig ReversalErrors Robustness Spectrum StepStability Verdict accuracy_under
-        block_coefficients block_inputs block_reversibility block_stability convolution_norm
-        diagnose_block diagnose_network energy_curves fgsm gaussian_blur gaussian_noise
-        guaranteed_bound largest_symmetric_eigenvalue layer_jacobian local_bound local_stability
-        measure_corruptions measure_growth measure_robustness monotone_assumptions
+        Assumption AttackResult BlockCoefficients BlockDiagnosis BlockStability Certificate
+        CorruptionResult EnergyCurves Factor Growth LinearMap LocalStability MissingNumber
+        NormBounds OperatorCoefficients PGDConfig ReversalErrors Robustness Spectrum StepStability
+        Verdict accuracy_under block_coefficients block_inputs block_reversibility block_stability
+        certify convolution_norm diagnose_block diagnose_network energy_curves fgsm gaussian_blur
+        gaussian_noise guaranteed_bound largest_symmetric_eigenvalue layer_jacobian local_bound
+        local_stability measure_corruptions measure_growth measure_robustness monotone_assumptions
         network_reversibility network_stability operator_coefficients operator_norm pde_latex pgd
         reduce_contrast reversal_errors scores_of_pixels spectrum step_jacobian system_jacobian
     """,
     "pdecnn.networks": """
         Classifier Connector Network NetworkConfig Opening Preprocessing coarsen_in_space
-        coarsen_in_time create_model freeze_steps list_models refine_in_space refine_in_time register_model
-        transfer_tensors
+        coarsen_in_time create_model freeze_steps list_models refine_in_space refine_in_time
+        register_model transfer_tensors
     """,
 }
 MODELS = [

@@ -3,6 +3,8 @@
 from pdecnn.diagnostics.attacks import PGDConfig as PGDConfig
 from pdecnn.diagnostics.attacks import fgsm as fgsm
 from pdecnn.diagnostics.attacks import pgd as pgd
+from pdecnn.diagnostics.certificate import Certificate as Certificate
+from pdecnn.diagnostics.certificate import certify as certify
 from pdecnn.diagnostics.coefficients import BlockCoefficients as BlockCoefficients
 from pdecnn.diagnostics.coefficients import OperatorCoefficients as OperatorCoefficients
 from pdecnn.diagnostics.coefficients import block_coefficients as block_coefficients
@@ -29,6 +31,7 @@ from pdecnn.diagnostics.jacobians import layer_jacobian as layer_jacobian
 from pdecnn.diagnostics.jacobians import step_jacobian as step_jacobian
 from pdecnn.diagnostics.jacobians import system_jacobian as system_jacobian
 from pdecnn.diagnostics.latex import pde_latex as pde_latex
+from pdecnn.diagnostics.lipschitz import Factor as Factor
 from pdecnn.diagnostics.local_bounds import LocalStability as LocalStability
 from pdecnn.diagnostics.local_bounds import local_bound as local_bound
 from pdecnn.diagnostics.local_bounds import local_stability as local_stability

@@ -219,7 +219,7 @@ def departure(module: nn.Module, *, with_parts: bool = True) -> str | None:
         return "a hook is registered for all modules"
     for name, part in _parts(module) if with_parts else [("", module)]:
         kind = type_before_parametrizations(part)
-        found = _attached([part]) if is_deterministic(kind) else f"is of class {kind.__name__}"
+        found = attached([part]) if is_deterministic(kind) else f"is of class {kind.__name__}"
         if found is None and with_parts and isinstance(part, AbstractLayer):
             name, found = _joined(name, "activation"), _activation_departure(part.activation)
         if found is not None:
@@ -240,10 +240,11 @@ def _activation_departure(activation: object) -> str | None:
     if type(activation) is not Activation:
         return f"is of class {type(activation).__name__}"
     function = activation.function
-    return _attached(function.modules()) if isinstance(function, nn.Module) else None
+    return attached(function.modules()) if isinstance(function, nn.Module) else None
 
 
-def _attached(modules: Iterable[nn.Module]) -> str | None:
+def attached(modules: Iterable[nn.Module]) -> str | None:
+    """What hangs on the first module that is not as its class made it; None: nothing."""
     for module in modules:
         if module._forward_hooks or module._forward_pre_hooks:
             return "has a hook"

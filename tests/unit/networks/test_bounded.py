@@ -1,4 +1,4 @@
-"""Stable networks: parts that never expand a distance, settings that fit each other, saved whole."""
+"""Stable networks: parts that expand no distance, settings that fit, saved whole."""
 
 from dataclasses import replace
 
