@@ -39,15 +39,17 @@ def test_diagnose_prints_one_json_object(run_command, run, tmp_path):
 
 
 def test_attack_prints_tables_and_leaves_files(run_command, run):
-    done = run_command("attack", run.folder, "--epsilon", "0.1", "--images", "20")
+    done = run_command("attack", run.folder, "--epsilon", "0.1", "--images", "20", "--steps", "5")
     assert (done.code, done.stderr) == (0, "")
     assert "of 20 test images right" in done.stdout
     there = {path.name for path in (run.folder / "attack").iterdir()}
-    assert there == {"attack_linf.json", "attack_linf.png", "attack_linf.svg"}
+    figures = {f"attack_linf{name}.{kind}" for name in ("", "_images") for kind in ("png", "svg")}
+    assert there == {"attack_linf.json", *figures}
 
 
 def test_attack_prints_one_json_object(run_command, run, tmp_path):
     options = ("--epsilon", "0.5", "--epsilon", "0.2", "--norm", "l2", "--images", "20")
+    options += ("--method", "fgsm,pgd", "--restarts", "2", "--steps", "3", "--seed", "4")
     done = run_command("attack", run.folder, *options, "--json", "--output", tmp_path)
     assert (done.code, done.stderr) == (0, "")
     values = json.loads(done.stdout)
@@ -55,10 +57,13 @@ def test_attack_prints_one_json_object(run_command, run, tmp_path):
     assert [(entry["epsilon"], entry["attack"]) for entry in values["results"]] == [
         (0.2, "fgsm"),
         (0.2, "pgd"),
+        (0.2, "worst"),
         (0.5, "fgsm"),
         (0.5, "pgd"),
+        (0.5, "worst"),
     ]
-    for fast, projected in zip(values["results"][::2], values["results"][1::2], strict=True):
+    assert (values["restarts"], values["num_steps"], values["seed"]) == (2, 3, 4)
+    for fast, projected in zip(values["results"][::3], values["results"][1::3], strict=True):
         assert projected["accuracy"] <= fast["accuracy"] <= values["clean_accuracy"]
 
 
@@ -71,6 +76,8 @@ def test_attack_prints_one_json_object(run_command, run, tmp_path):
         (["attack", "RUN", "--norm", "l1"], 2, "unknown norm 'l1'"),
         (["attack", "RUN", "--epsilon", "-1"], 2, "epsilon must be a number of at least 0"),
         (["attack", "RUN", "--epsilon", "nan"], 2, "epsilon must be a number of at least 0"),
+        (["attack", "RUN", "--method", "pdg"], 2, "did you mean 'pgd'"),
+        (["attack", "RUN", "--steps", "0"], 2, "num_steps must be a whole number"),
         (["attack", "RUN", "--images", "0"], 2, "num_images must be a whole number"),
     ],
 )

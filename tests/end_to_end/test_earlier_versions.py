@@ -145,7 +145,9 @@ def test_an_earlier_run_is_diagnosed(name, run, command):
 @pytest.mark.slow
 @every_run
 def test_an_earlier_run_is_attacked(name, run, command):
-    found = json.loads(command("attack", run, "--images", "30", "--epsilon", "0.1", "--json"))
+    options = ("--images", "30", "--epsilon", "0.1", "--method", "fgsm,pgd", "--steps", "40")
+    found = json.loads(command("attack", run, *options, "--json"))
+    found["results"].pop()  # the worst of both, which is that of PGD
     # A step along the sign of a gradient may go the other way where rounding decides.
     for row, expected in zip(found["results"], EXPECTED[name]["attack"], strict=True):
         assert row["attack"] == expected["attack"]

@@ -32,8 +32,9 @@ COMMANDS = {
         --device VALUE --quiet --debug
     """,
     "attack": """
-        RUN --epsilon E... --norm VALUE --images VALUE --data DIR --weights VALUE --output DIR
-        --device VALUE --json --debug
+        RUN --epsilon E... --norm VALUE --method NAMES... --restarts VALUE --steps VALUE
+        --seed VALUE --images VALUE --data DIR --weights VALUE --output DIR --device VALUE --json
+        --debug
     """,
     "explore": """
         RUN|MODEL --data DIR --weights VALUE --port VALUE --no-browser --device VALUE --debug
@@ -76,7 +77,13 @@ DEFAULTS = {
         "images": 12,
         "device": "auto",
     },
-    "attack": {"norm": "linf", "weights": "best", "device": "auto"},
+    "attack": {
+        "norm": "linf",
+        "restarts": 3,
+        "steps": 25,
+        "weights": "best",
+        "device": "auto",
+    },
     "explore": {"weights": "best", "device": "auto"},
     "export": {"weights": "best"},
     "data download": {"output": Path("data")},

@@ -102,12 +102,15 @@ def test_every_key_of_an_attack_is_documented_and_written():
     network = make_network("parabolic", channels=(4, 4), num_steps=1)
     test = read_digits().test
     images, labels = test.images[:4], test.labels[:4]
-    robustness = measure_robustness(network, images, labels, epsilons=[0.1], attacks=["fgsm"])
+    robustness = measure_robustness(network, images, labels, epsilons=[0.1], methods=["fgsm"])
     report = AttackReport(
         run="runs/digits-1",
         recipe="parabolic_digits",
         weights="best",
         num_images=4,
+        restarts=1,
+        num_steps=100,
+        seed=0,
         clean_accuracy=robustness.clean_accuracy,
         results=robustness.results,
         corruptions=tuple(measure_corruptions(network, images, labels)),

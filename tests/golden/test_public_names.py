@@ -28,15 +28,16 @@ NAMES = {
         register_activation register_integrator register_layer stencil_from_pde_coefficients
     """,
     "pdecnn.diagnostics": """
-        Assumption AttackResult BlockCoefficients BlockDiagnosis BlockStability Certificate
-        CorruptionResult EnergyCurves Factor Growth LinearMap LocalStability MissingNumber
-        NormBounds OperatorCoefficients PGDConfig ReversalErrors Robustness Spectrum StepStability
-        Verdict accuracy_under block_coefficients block_inputs block_reversibility block_stability
-        certify convolution_norm diagnose_block diagnose_network energy_curves fgsm gaussian_blur
-        gaussian_noise guaranteed_bound largest_symmetric_eigenvalue layer_jacobian local_bound
-        local_stability measure_corruptions measure_growth measure_robustness monotone_assumptions
-        network_reversibility network_stability operator_coefficients operator_norm pde_latex pgd
-        reduce_contrast reversal_errors scores_of_pixels spectrum step_jacobian system_jacobian
+        Assumption AttackResult Attacked AttackedImages BlockCoefficients BlockDiagnosis
+        BlockStability Certificate CorruptionResult EnergyCurves Factor Growth LinearMap
+        LocalStability MissingNumber NormBounds OperatorCoefficients PGDConfig ReversalErrors
+        Robustness Spectrum StepStability Verdict accuracy_under apgd block_coefficients
+        block_inputs block_reversibility block_stability certify convolution_norm diagnose_block
+        diagnose_network energy_curves fgsm gaussian_blur gaussian_noise guaranteed_bound
+        largest_symmetric_eigenvalue layer_jacobian local_bound local_stability measure_corruptions
+        measure_growth measure_robustness monotone_assumptions network_reversibility
+        network_stability operator_coefficients operator_norm pde_latex pgd reduce_contrast
+        reversal_errors scores_of_pixels spectrum step_jacobian system_jacobian
     """,
     "pdecnn.networks": """
         Classifier Connector Network NetworkConfig Opening Preprocessing coarsen_in_space

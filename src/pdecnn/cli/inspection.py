@@ -15,6 +15,7 @@ from pdecnn.cli.options import (
     WeightsOption,
     print_json,
     say_to_terminal,
+    split_names,
     warn,
 )
 
@@ -98,6 +99,15 @@ def attack(
         typer.Option("--epsilon", metavar="E", help="In pixel values of [0, 1]; may be repeated."),
     ] = None,
     norm: Annotated[str, typer.Option("--norm", help="linf or l2.")] = "linf",
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", metavar="NAMES", help="Of fgsm, pgd, apgd; all if none."),
+    ] = None,
+    restarts: Annotated[
+        int, typer.Option("--restarts", help="Random starts of PGD and of APGD.")
+    ] = 3,
+    steps: Annotated[int, typer.Option("--steps", help="From each start.")] = 25,
+    seed: Annotated[int, typer.Option("--seed", help="Of the starts.")] = 0,
     images: Annotated[
         int | None, typer.Option("--images", help="How many test images; all if none.")
     ] = None,
@@ -113,6 +123,7 @@ def attack(
 ) -> None:
     """Measure a run under attack and on noisy images."""
     del debug
+    from pdecnn.diagnostics.robustness import METHODS
     from pdecnn.reports.diagnosis_files import write_attack
     from pdecnn.reports.terminal import print_attack
     from pdecnn.runs import diagnosis
@@ -121,6 +132,10 @@ def attack(
         run,
         epsilons=diagnosis.EPSILONS if epsilons is None else epsilons,
         norm=norm,
+        methods=split_names("--method", methods) or METHODS,
+        restarts=restarts,
+        num_steps=steps,
+        seed=seed,
         num_images=images,
         data=data,
         weights=weights,

@@ -1,6 +1,8 @@
 """What PDE theory predicts of a network, measured: stability, energy, reversal, coefficients."""
 
+from pdecnn.diagnostics.attacks import Attacked as Attacked
 from pdecnn.diagnostics.attacks import PGDConfig as PGDConfig
+from pdecnn.diagnostics.attacks import apgd as apgd
 from pdecnn.diagnostics.attacks import fgsm as fgsm
 from pdecnn.diagnostics.attacks import pgd as pgd
 from pdecnn.diagnostics.certificate import Certificate as Certificate
@@ -39,6 +41,7 @@ from pdecnn.diagnostics.reversibility import ReversalErrors as ReversalErrors
 from pdecnn.diagnostics.reversibility import block_reversibility as block_reversibility
 from pdecnn.diagnostics.reversibility import network_reversibility as network_reversibility
 from pdecnn.diagnostics.reversibility import reversal_errors as reversal_errors
+from pdecnn.diagnostics.robustness import AttackedImages as AttackedImages
 from pdecnn.diagnostics.robustness import AttackResult as AttackResult
 from pdecnn.diagnostics.robustness import Robustness as Robustness
 from pdecnn.diagnostics.robustness import measure_robustness as measure_robustness

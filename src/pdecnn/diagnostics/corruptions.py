@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pdecnn.checks import check_count, check_number
-from pdecnn.diagnostics.attacks import Classifier
+from pdecnn.diagnostics.attacks import Classifier, is_right
 from pdecnn.diagnostics.robustness import (
     checked_images,
     device_of,
     in_batches,
-    is_right,
     scores_of_pixels,
 )
 from pdecnn.errors import unknown_name

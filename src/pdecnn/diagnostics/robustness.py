@@ -6,20 +6,33 @@ as resisted only if the clean image and every image on its way are classified ri
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pdecnn.checks import check_count, check_number
-from pdecnn.diagnostics.attacks import Classifier, PGDConfig, fgsm, pgd_iterates
+from pdecnn.diagnostics.attacks import (
+    DLR_CLASSES,
+    Attacked,
+    Classifier,
+    apgd,
+    fgsm,
+    is_right,
+    restarted_pgd,
+)
 from pdecnn.diagnostics.inputs import evaluation_mode
-from pdecnn.errors import DataError, DivergedError, unknown_name
+from pdecnn.errors import ConfigError, DataError, DivergedError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
 
-ATTACKS = ("fgsm", "pgd")
+METHODS = ("fgsm", "pgd", "apgd")
+ATTACKS = ("fgsm", "pgd", "apgd_ce", "apgd_dlr")
+RESTARTS, NUM_STEPS = 3, 25
+"""Of PGD and of each loss of APGD. Restarts find more than as many steps from one start."""
+WORST = "worst"
+_NUM_SHOWN = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +42,7 @@ class AttackResult:
     epsilon: float
     norm: str
     attack: str
+    """'fgsm', 'pgd', 'apgd_ce', 'apgd_dlr', or 'worst': all of those that were run."""
     accuracy: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -37,16 +51,38 @@ class AttackResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AttackedImages:
+    """Some images that are classified right, and what the attacks made of them."""
+
+    epsilon: float
+    norm: str
+    clean: Tensor
+    attacked: Tensor
+    """Pixels that are classified wrong where an attack found such, else of a large loss."""
+    labels: Tensor
+    predicted: Tensor
+    """The classes of the attacked images."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Robustness:
     """The clean accuracy and what is left of it under attacks."""
 
     clean_accuracy: float
     results: tuple[AttackResult, ...]
+    notice: str | None = None
+    """What was not run, and why."""
+    examples: tuple[AttackedImages, ...] = field(default=(), compare=False, repr=False)
+    """For each norm and epsilon, of the same images."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """As JSON values, without the examples."""
         results = [result.to_dict() for result in self.results]
-        return {"clean_accuracy": self.clean_accuracy, "results": results}
+        return {
+            "clean_accuracy": self.clean_accuracy,
+            "results": results,
+            "notice": self.notice,
+        }
 
 
 def measure_robustness(
@@ -56,94 +92,153 @@ def measure_robustness(
     *,
     epsilons: Iterable[float],
     norms: Sequence[str] = ("linf",),
-    attacks: Sequence[str] = ATTACKS,
+    methods: Sequence[str] = METHODS,
+    restarts: int = RESTARTS,
+    num_steps: int = NUM_STEPS,
+    seed: int = 0,
     preprocess: Classifier | None = None,
-    pgd_config: PGDConfig | None = None,
     batch_size: int = 250,
 ) -> Robustness:
-    """Accuracies under each attack, norm and epsilon, in evaluation mode.
+    """Accuracies under each attack, norm and epsilon, and under all, in evaluation mode.
 
     `images` are uint8, or floating in [0, 1]; `preprocess` makes the classifier's input of
     pixels, by default `network.preprocess` for a `Network`; other classifiers get pixels, in the
-    dtype of their weights.
+    dtype of their weights. PGD and APGD take `num_steps` from each of `restarts` random points;
+    APGD is run with both of its losses. An image that has fallen is not attacked any further.
     """
     epsilons = [check_number("epsilon", epsilon, smallest=0.0) for epsilon in epsilons]
     check_count("batch_size", batch_size)
     pixels, labels = checked_images(images, labels)
-    results = []
+    check_count("seed", seed, smallest=0)
+    options: dict[str, Any] = {"num_steps": num_steps, "restarts": restarts}
+    results, examples = [], []
     with scores_of_pixels(classifier, preprocess) as scores:
         batches = list(in_batches(pixels, labels, batch_size, device=device_of(classifier)))
-        _refuse_nonfinite(scores, batches)
-        clean = torch.cat([is_right(scores, *batch) for batch in batches])
+        num_classes = _num_classes(scores, batches)
+        clean = [is_right(scores, *batch) for batch in batches]
+        shown = torch.split(_shown(torch.cat(clean)), batch_size)
+        attacks, notice = _attacks(methods, num_classes)
         for norm in norms:
             for epsilon in epsilons:
-                for attack in attacks:
-                    robust = torch.cat(
-                        [
-                            resists(
-                                scores,
-                                *batch,
-                                epsilon=epsilon,
-                                norm=norm,
-                                attack=attack,
-                                pgd_config=pgd_config,
-                            )
-                            for batch in batches
-                        ]
+                options |= {"epsilon": epsilon, "norm": norm}
+                resists: dict[str, list[Tensor]] = {name: [] for name in (*attacks, WORST)}
+                pairs = []
+                for batch, which in zip(batches, shown, strict=True):
+                    found = {
+                        # From other starts than the other attacks, so that they find more together.
+                        name: run_attack(scores, *batch, name, seed=seed + place, **options)
+                        for name, place in attacks.items()
+                    }
+                    found[WORST] = _worst(found.values())
+                    for name, outcome in found.items():
+                        resists[name].append(outcome.resists)
+                    pairs.append([part[which] for part in (*batch, found[WORST].pixels)])
+                results += [
+                    AttackResult(
+                        epsilon=epsilon, norm=norm, attack=name, accuracy=_share(torch.cat(masks))
                     )
-                    results.append(
-                        AttackResult(
-                            epsilon=epsilon, norm=norm, attack=attack, accuracy=_share(robust)
-                        )
+                    for name, masks in resists.items()
+                ]
+                before, truth, after = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+                examples.append(
+                    AttackedImages(
+                        epsilon=epsilon,
+                        norm=norm,
+                        clean=before.cpu(),
+                        attacked=after.cpu(),
+                        labels=truth.cpu(),
+                        predicted=_classes(scores, after).cpu(),
                     )
-    return Robustness(clean_accuracy=_share(clean), results=tuple(results))
+                )
+    return Robustness(
+        clean_accuracy=_share(torch.cat(clean)),
+        results=tuple(results),
+        notice=notice,
+        examples=tuple(examples),
+    )
 
 
-def resists(
+def _attacks(methods: Sequence[str], num_classes: int) -> tuple[dict[str, int], str | None]:
+    """The places among `ATTACKS` of those to be run, and why one of them is left out."""
+    for method in methods:
+        if method not in METHODS:
+            raise unknown_name("attack", method, METHODS)
+    if not methods:
+        raise ConfigError(f"there must be at least one method of {', '.join(METHODS)}")
+    places = {
+        name: place for place, name in enumerate(ATTACKS) if name.partition("_")[0] in methods
+    }
+    if "apgd" not in methods or num_classes >= DLR_CLASSES:
+        return places, None
+    del places["apgd_dlr"]
+    return places, (
+        f"APGD with the cross entropy alone: the difference of logits ratio needs {DLR_CLASSES} "
+        f"classes, and there are {num_classes}"
+    )
+
+
+def run_attack(
     scores: Classifier,
     pixels: Tensor,
     labels: Tensor,
+    attack: str,
     *,
     epsilon: float,
     norm: str = "linf",
-    attack: str = "pgd",
-    pgd_config: PGDConfig | None = None,
-) -> Tensor:
-    """For each image, whether the clean one and every iterate of the attack are right.
+    **budget: Any,
+) -> Attacked:
+    """What one attack finds: 'fgsm', 'pgd', 'apgd_ce' or 'apgd_dlr'.
 
     The fast gradient's image is tried by PGD too, which is therefore never the weaker attack.
     """
-    if attack not in ATTACKS:
-        raise unknown_name("attack", attack, ATTACKS)
-    robust = is_right(scores, pixels, labels)
-    robust &= is_right(scores, fgsm(scores, pixels, labels, epsilon=epsilon, norm=norm), labels)
-    if attack == "pgd":
-        for iterate in pgd_iterates(
-            scores, pixels, labels, epsilon=epsilon, norm=norm, config=pgd_config
-        ):
-            robust &= is_right(scores, iterate, labels)
-    return robust
+    if attack.startswith("apgd_"):
+        loss = attack.removeprefix("apgd_")
+        return apgd(scores, pixels, labels, epsilon=epsilon, norm=norm, loss=loss, **budget)
+    moved = fgsm(scores, pixels, labels, epsilon=epsilon, norm=norm)
+    right = is_right(scores, pixels, labels) & is_right(scores, moved, labels)
+    fast = Attacked(moved, right)
+    if attack == "fgsm":
+        return fast
+    return _worst(
+        [fast, restarted_pgd(scores, pixels, labels, epsilon=epsilon, norm=norm, **budget)]
+    )
+
+
+def _worst(found: Iterable[Attacked]) -> Attacked:
+    """All attacks as one; of an image that resists all, what the last one tried."""
+    (pixels, resists), *others = found
+    for other in others:
+        rows = resists.view(-1, *(1,) * (pixels.dim() - 1))
+        pixels = other.pixels.where(rows, pixels)
+        resists = resists & other.resists
+    return Attacked(pixels, resists)
+
+
+def _shown(right: Tensor) -> Tensor:
+    """Which images are examples: some of those that are right, from all parts of the set."""
+    places = right.nonzero()[:, 0]
+    chosen = torch.linspace(0, len(places) - 1, min(_NUM_SHOWN, len(places))).round().long()
+    mask = torch.zeros_like(right)
+    mask[places[chosen.to(places.device)]] = True
+    return mask
 
 
 @torch.no_grad()
-def _refuse_nonfinite(scores: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-    if not any(bool(scores(pixels).isfinite().all(1).any()) for pixels, _ in batches):
-        raise DivergedError(
-            "of no image are the class scores finite: the features leave the range of "
-            "floating-point numbers on their way; take other weights"
-        )
+def _classes(scores: Classifier, pixels: Tensor) -> Tensor:
+    return scores(pixels).argmax(1) if len(pixels) else torch.zeros(0, dtype=torch.long)
 
 
 @torch.no_grad()
-def is_right(scores: Classifier, pixels: Tensor, labels: Tensor) -> Tensor:
-    """For each image, whether its label has the largest score; never where scores are NaN."""
-    found = scores(pixels)
-    if int(labels.max()) >= found.shape[1]:
-        raise DataError(
-            f"there is a label {int(labels.max())}, but the classifier has {found.shape[1]} scores"
-        )
-    # The largest of scores with a NaN among them is the NaN.
-    return (found.argmax(1) == labels) & found.isfinite().all(1)
+def _num_classes(scores: Classifier, batches: Iterable[tuple[Tensor, Tensor]]) -> int:
+    """How many scores there are; a DivergedError if they are finite for no image."""
+    for pixels, _ in batches:
+        found = scores(pixels)
+        if bool(found.isfinite().all(1).any()):
+            return found.shape[1]
+    raise DivergedError(
+        "of no image are the class scores finite: the features leave the range of "
+        "floating-point numbers on their way; take other weights"
+    )
 
 
 @contextmanager
@@ -152,8 +247,9 @@ def scores_of_pixels(
 ) -> Iterator[Classifier]:
     """Class scores as a function of pixels, differentiable through the preprocessing.
 
-    Within it the classifier is in evaluation mode and its reversible blocks are checkpointed,
-    since gradients of 'reversible' are wrong at kinks and would make attacks weaker.
+    Within it the classifier is in evaluation mode, its weights have no gradients, and its
+    reversible blocks are checkpointed, since gradients of 'reversible' are wrong at kinks and
+    would make attacks weaker.
     """
     if preprocess is None and isinstance(classifier, Network):
         preprocess = classifier.preprocess
@@ -170,6 +266,7 @@ def scores_of_pixels(
     with ExitStack() as stack:
         stack.enter_context(evaluation_mode(classifier))
         stack.enter_context(_checkpointed(classifier))
+        stack.enter_context(_frozen(classifier))
         yield scores
 
 
@@ -226,6 +323,18 @@ def _checkpointed(classifier: nn.Module) -> Iterator[None]:
     finally:
         for block in reversible:
             block.backprop = "reversible"
+
+
+@contextmanager
+def _frozen(classifier: nn.Module) -> Iterator[None]:
+    weights = [part for part in classifier.parameters() if part.requires_grad]
+    for weight in weights:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in weights:
+            weight.requires_grad_(True)
 
 
 def _share(right: Tensor) -> float:

@@ -10,6 +10,16 @@ _MOST_RATE_LINES = 6
 _LOG_FROM_RATIO = 10.0
 
 
+ATTACKS = {
+    "fgsm": "FGSM",
+    "pgd": "PGD",
+    "apgd_ce": "APGD (CE)",
+    "apgd_dlr": "APGD (DLR)",
+    "worst": "worst",
+}
+"""Their names in tables and figures, in the order they are run."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
     """A curve; None among its values, or what is no finite number, is a gap."""

@@ -30,6 +30,7 @@ from pdecnn.diagnostics.json_values import derivative_name, kind_name
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_all
 from pdecnn.pde.stencil import pde_terms, stencil_from_pde_coefficients
+from pdecnn.reports.charts import ATTACKS
 from pdecnn.reports.diagnosis import (
     bounds_chart,
     energy_chart,
@@ -37,9 +38,11 @@ from pdecnn.reports.diagnosis import (
     reversal_note,
     spectrum_chart,
 )
+from pdecnn.reports.run_figures import show_image
 from pdecnn.reports.style import (
     BLUE,
     GREY,
+    LIGHT_BLUE,
     LIGHT_GREY,
     ORANGE,
     SMALL,
@@ -47,6 +50,7 @@ from pdecnn.reports.style import (
     journal_style,
     plot_chart,
     render,
+    short_name,
 )
 from pdecnn.runs.diagnosis import AttackReport, Diagnosis
 
@@ -89,11 +93,14 @@ def write_diagnosis(found: Diagnosis, folder: Path) -> list[Path]:
 
 
 def write_attack(found: AttackReport, folder: Path) -> list[Path]:
-    """attack_linf.json or attack_l2.json, and the curve of the accuracy."""
+    """attack_linf.json or attack_l2.json, the curve of the accuracy, and attacked images."""
     name = f"attack_{found.results[0].norm}"
+    contents = {f"{name}.json": _json(found.to_dict())}
     with _writable(folder), journal_style():
-        figure = render(name, draw_robustness(found))
-        return write_all(folder, {f"{name}.json": _json(found.to_dict()), **figure})
+        contents |= render(name, draw_robustness(found))
+        if len(found.examples[0].labels):  # none where no clean image is right
+            contents |= render(f"{name}_images", draw_attacked(found))
+        return write_all(folder, contents)
 
 
 @contextmanager
@@ -437,7 +444,13 @@ def _shade(strength: float) -> tuple[float, float, float]:
     return float(red), float(green), float(blue)
 
 
-_ATTACKS = {"fgsm": (BLUE, "o"), "pgd": (ORANGE, "s")}
+_LOOKS = {
+    "fgsm": (LIGHT_BLUE, "o"),
+    "pgd": (BLUE, "s"),
+    "apgd_ce": (GREY, "^"),
+    "apgd_dlr": (LIGHT_GREY, "D"),
+    "worst": (ORANGE, "x"),
+}
 _AXES = {
     "noise": "noise (pixel values)",
     "blur": "blur (pixels)",
@@ -450,19 +463,20 @@ def draw_robustness(found: AttackReport) -> Figure:
     figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
     panels = figure.subplots(1, 4, sharey=True, width_ratios=(2, 1, 1, 1))
     attacked = panels[0]
-    for attack, (colour, marker) in _ATTACKS.items():
+    for attack in dict.fromkeys(result.attack for result in found.results):
+        colour, marker = _LOOKS[attack]
         chosen = [result for result in found.results if result.attack == attack]
         attacked.plot(
             [0, *(result.epsilon for result in chosen)],
             [found.clean_accuracy, *(result.accuracy for result in chosen)],
             marker=marker,
             color=colour,
-            label=attack.upper(),
+            label=ATTACKS[attack],
         )
     attacked.set_xlabel(f"epsilon ({found.results[0].norm})")
     attacked.set_ylabel("accuracy")
     attacked.set_title("under attack", loc="left")
-    attacked.legend(loc="upper right")
+    attacked.legend(loc="best")
     for axes, (name, label) in zip(panels[1:], _AXES.items(), strict=True):
         _draw_corruption(axes, found, name, label)
     for axes in panels:
@@ -471,6 +485,29 @@ def draw_robustness(found: AttackReport) -> Figure:
         axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
         axes.set_axisbelow(True)
     figure.suptitle(f"{found.recipe}, {found.num_images:,} test images")
+    return figure
+
+
+def draw_attacked(found: AttackReport) -> Figure:
+    """Images as they are, and below what the attacks made of them with each epsilon."""
+    examples = found.examples
+    clean, labels = examples[0].clean, examples[0].labels
+    rows = [("clean", clean, labels)]
+    rows += [(f"{pair.epsilon:g}", pair.attacked, pair.predicted) for pair in examples]
+    figure = Figure(figsize=(WIDTH, 0.6 + 1.05 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), len(labels), squeeze=False)
+    for panels, (name, images, classes) in zip(grid, rows, strict=True):
+        panels[0].set_ylabel(name)
+        for axes, image, label, truth in zip(
+            panels, images, classes.tolist(), labels.tolist(), strict=True
+        ):
+            show_image(axes, (255 * image).round().byte().numpy())
+            wrong = label != truth
+            text = short_name(found.class_names[label], 10) + (" ✗" if wrong else "")
+            axes.set_xlabel(text, color=ORANGE if wrong else "black", fontsize=SMALL, labelpad=2)
+    figure.suptitle(
+        f"{found.recipe}, epsilon ({examples[0].norm}): below each image the class that is found"
+    )
     return figure
 
 

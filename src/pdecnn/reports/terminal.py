@@ -22,6 +22,7 @@ from pdecnn.data.registry import PUBLISHED
 from pdecnn.learning.metrics import EpochReport
 from pdecnn.learning.progress import Progress as TrainingProgress
 from pdecnn.learning.trainer import Trainer
+from pdecnn.reports.charts import ATTACKS
 from pdecnn.runs.recipes import list_recipes, recipe
 from pdecnn.runs.runs import Run
 from pdecnn.runs.training import Listener
@@ -303,9 +304,12 @@ def print_attack(
     norm = found.results[0].norm
     console.print(f"\nUnder attack, {norm}: changing {_NORMS[norm]}", style="bold")
     console.print(_attack_table(found))
+    if found.notice is not None:
+        console.print(found.notice)
     console.print(
-        "Pixels are in [0, 1]. An image counts if the clean one and every image an attack tries "
-        "are right.",
+        f"Pixels are in [0, 1]. PGD and APGD: {found.restarts} x {found.num_steps} steps, seed "
+        f"{found.seed}. An image counts if the clean one and every image an attack tries are "
+        f"right; for 'worst', every one of all attacks.",
         style="dim",
     )
     console.print("\nOn images made worse", style="bold")
@@ -321,9 +325,10 @@ def print_attack(
 
 
 def _attack_table(found: "AttackReport") -> Table:
-    table = number_table("epsilon", "FGSM", "PGD")
+    attacks = list(dict.fromkeys(result.attack for result in found.results))
+    table = number_table("epsilon", *(ATTACKS[attack] for attack in attacks))
     accuracies = {(result.epsilon, result.attack): result.accuracy for result in found.results}
     for epsilon in dict.fromkeys(result.epsilon for result in found.results):
-        shown = [f"{accuracies[epsilon, attack]:.2%}" for attack in ("fgsm", "pgd")]
+        shown = [f"{accuracies[epsilon, attack]:.2%}" for attack in attacks]
         table.add_row(f"{epsilon:g}", *shown)
     return table

@@ -1,7 +1,7 @@
 """A finished run under the magnifying glass: what PDE theory predicts of it, and robustness."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,14 @@ from pdecnn.diagnostics.attacks import NORMS
 from pdecnn.diagnostics.corruptions import CorruptionResult, measure_corruptions
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis, diagnose_network
 from pdecnn.diagnostics.json_values import block_values
-from pdecnn.diagnostics.robustness import AttackResult, measure_robustness
+from pdecnn.diagnostics.robustness import (
+    METHODS,
+    NUM_STEPS,
+    RESTARTS,
+    AttackedImages,
+    AttackResult,
+    measure_robustness,
+)
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.runs.environment import cpu_threads, resolve_device
@@ -66,9 +73,16 @@ class AttackReport:
     recipe: str
     weights: str
     num_images: int
+    restarts: int
+    num_steps: int
+    seed: int
     clean_accuracy: float
     results: tuple[AttackResult, ...]
     corruptions: tuple[CorruptionResult, ...]
+    notice: str | None = None
+    """Which attack was left out, and why."""
+    examples: tuple[AttackedImages, ...] = field(default=(), compare=False, repr=False)
+    class_names: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; `docs/diagnostics.md` says what every key means."""
@@ -77,6 +91,10 @@ class AttackReport:
             "recipe": self.recipe,
             "weights": self.weights,
             "num_images": self.num_images,
+            "restarts": self.restarts,
+            "num_steps": self.num_steps,
+            "seed": self.seed,
+            "notice": self.notice,
             "clean_accuracy": self.clean_accuracy,
             "results": [result.to_dict() for result in self.results],
             "corruptions": [result.to_dict() for result in self.corruptions],
@@ -120,16 +138,21 @@ def attack(
     *,
     epsilons: Sequence[float] = EPSILONS,
     norm: str = "linf",
+    methods: Sequence[str] = METHODS,
+    restarts: int = RESTARTS,
+    num_steps: int = NUM_STEPS,
+    seed: int = 0,
     data: str | Path | None = None,
     weights: str = "best",
     device: str = "auto",
     num_images: int | None = None,
     say: Callable[[str], None] = _say_nothing,
 ) -> AttackReport:
-    """Accuracies of a run under FGSM and PGD, and under noise, blur and loss of contrast.
+    """Accuracies of a run under attack (FGSM, PGD, APGD), and in noise, blur and loss of contrast.
 
     On all test images, or on `num_images` of them, the same ones each time. In float32 whatever
-    the run was trained in.
+    the run was trained in. `methods`, `restarts`, `num_steps` and `seed` as in
+    `diagnostics.measure_robustness`.
     """
     if norm not in NORMS:
         raise unknown_name("norm", norm, NORMS)
@@ -145,13 +168,17 @@ def attack(
             chosen = _sample(test, check_count("num_images", num_images))
         batch_size = config.training.evaluation_batch_size
         images = chosen.images[:]
-        say(f"FGSM and PGD on {len(chosen)} images")
+        say(f"{', '.join(methods)} on {len(chosen)} images")
         found = measure_robustness(
             network,
             images,
             chosen.labels,
             epsilons=sorted(set(epsilons)),
             norms=[norm],
+            methods=methods,
+            restarts=restarts,
+            num_steps=num_steps,
+            seed=seed,
             batch_size=batch_size,
         )
         say("noise, blur and contrast")
@@ -161,9 +188,15 @@ def attack(
         recipe=config.recipe,
         weights=weights,
         num_images=len(chosen),
+        restarts=restarts,
+        num_steps=num_steps,
+        seed=seed,
         clean_accuracy=found.clean_accuracy,
         results=found.results,
         corruptions=tuple(corruptions),
+        notice=found.notice,
+        examples=found.examples,
+        class_names=chosen.class_names,
     )
 
 

@@ -12,6 +12,7 @@ from pdecnn.data.registry import read_digits
 from pdecnn.diagnostics import (
     PGDConfig,
     accuracy_under,
+    apgd,
     fgsm,
     gaussian_blur,
     gaussian_noise,
@@ -20,12 +21,14 @@ from pdecnn.diagnostics import (
     reduce_contrast,
     scores_of_pixels,
 )
-from pdecnn.diagnostics.attacks import pgd_iterates
-from pdecnn.diagnostics.robustness import device_of, in_batches, is_right, resists
+from pdecnn.diagnostics.attacks import is_right, pgd_iterates
+from pdecnn.diagnostics.robustness import device_of, in_batches, run_attack
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from tests.unit.learning.trainings import DYNAMICS, make_network
 
 EPSILONS = (0.05, 0.15)
+BOTH = ("ce", "dlr")
+both_losses = pytest.mark.parametrize("loss", BOTH)
 both_norms = pytest.mark.parametrize("norm", ["linf", "l2"])
 
 
@@ -78,29 +81,30 @@ def test_pgd_is_at_least_as_strong_as_fgsm_and_both_as_nothing(dynamics, norm):
     scale = 1 if norm == "linf" else 8
     images, labels = test_images(40)
     network = trained_network(dynamics)
-    config = PGDConfig(num_steps=6)
     found = measure_robustness(
         network,
         images,
         labels,
         epsilons=[0.0, *(scale * epsilon for epsilon in EPSILONS)],
         norms=[norm],
-        pgd_config=config,
+        num_steps=6,
     )
     assert found.clean_accuracy > 0.5
-    by_attack = {"fgsm": [], "pgd": []}
+    assert found.notice is None
+    by_attack = {name: [] for name in ("fgsm", "pgd", "apgd_ce", "apgd_dlr", "worst")}
     for result in found.results:
         by_attack[result.attack].append(result.accuracy)
-    for fast, projected in zip(*by_attack.values(), strict=True):
+    for fast, projected, *adaptive, worst in zip(*by_attack.values(), strict=True):
         assert projected <= fast <= found.clean_accuracy
+        assert worst <= min(projected, *adaptive)
     assert by_attack["pgd"][0] == found.clean_accuracy
     assert by_attack["pgd"][-1] < found.clean_accuracy / 2
     with scores_of_pixels(network) as scores:
         pixels = images.float() / 255
-        options = {"epsilon": scale * EPSILONS[0], "norm": norm, "pgd_config": config}
+        options = {"epsilon": scale * EPSILONS[0], "norm": norm, "num_steps": 6}
         clean = is_right(scores, pixels, labels)
-        fast = resists(scores, pixels, labels, attack="fgsm", **options)
-        projected = resists(scores, pixels, labels, attack="pgd", **options)
+        fast = run_attack(scores, pixels, labels, "fgsm", **options).resists
+        projected = run_attack(scores, pixels, labels, "pgd", **options).resists
     assert not bool((projected & ~fast).any())
     assert not bool((fast & ~clean).any())
 
@@ -121,17 +125,20 @@ def test_linf_pgd_agrees_with_foolbox(dynamics, epsilon):
     network = trained_network(dynamics)
     images, labels = test_images(360)
     pixels = images.float() / 255
-    config = PGDConfig(num_steps=40, relative_step=0.01 / 0.3)
+    config = PGDConfig(num_steps=40)
     with scores_of_pixels(network) as scores:
         clean = is_right(scores, pixels, labels)
         iterates = list(pgd_iterates(scores, pixels, labels, epsilon=epsilon, config=config))
         right = torch.stack([is_right(scores, iterate, labels) for iterate in iterates])
         by_last, by_every = clean & right[-1], clean & right.all(0)
         by_fast = is_right(scores, fgsm(scores, pixels, labels, epsilon=epsilon), labels)
-        reported = resists(scores, pixels, labels, epsilon=epsilon, pgd_config=config)
+        options = {"epsilon": epsilon, "num_steps": 40}
+        reported = run_attack(scores, pixels, labels, "pgd", **options).resists
     attacked = foolbox.PyTorchModel(_WithPreprocessing(network).eval(), bounds=(0, 1), device="cpu")
     torch.manual_seed(config.seed)  # the same draws as those of our own generator
-    _, last, fooled = foolbox.attacks.LinfPGD()(attacked, pixels, labels, epsilons=epsilon)
+    _, last, fooled = foolbox.attacks.LinfPGD(rel_stepsize=0.1)(
+        attacked, pixels, labels, epsilons=epsilon
+    )
     distances = (last - iterates[-1]).flatten(1).abs().amax(1)
     assert share(distances <= 1e-5) >= 0.99, "both attacks end at the same images"
     theirs, ours = 1 - share(fooled), share(by_last)
@@ -162,9 +169,179 @@ def test_attacks_on_a_linear_classifier_in_closed_form(norm):
     images, labels = linear_images()
     slope = 3 if norm == "linf" else 5**0.5
     for epsilon, expected in ((0.19 / slope, 2), (0.21 / slope, 1), (0.51 / slope, 0)):
-        for attack in ("fgsm", "pgd"):
-            found = resists(Linear(), images, labels, epsilon=epsilon, norm=norm, attack=attack)
-            assert int(found.sum()) == expected, (epsilon, attack)
+        for attack in ("fgsm", "pgd", "apgd_ce"):
+            found = run_attack(Linear(), images, labels, attack, epsilon=epsilon, norm=norm)
+            assert int(found.resists.sum()) == expected, (epsilon, attack)
+            assert torch.equal(is_right(Linear(), found.pixels, labels), found.resists)
+
+
+def plane(num_images):
+    """A slope, and images on the side of the plane through 0.5 where the slope is positive."""
+    generator = torch.Generator().manual_seed(3)
+    slope = torch.randn(12, generator=generator, dtype=torch.float64)
+    images = torch.rand(num_images, 1, 3, 4, generator=generator, dtype=torch.float64)
+    side = ((images - 0.5).flatten(1) @ slope).sign().view(-1, 1, 1, 1)
+    return slope, 0.5 + side * (images - 0.5)
+
+
+@both_norms
+@both_losses
+def test_apgd_finds_the_plane_of_a_linear_classifier_to_a_thousandth(loss, norm):
+    """Its distance is margin / |w| in the dual norm: the sum for linf, the length for l2.
+
+    Without bounds: the ball of 1.001 times that radius has a wrong image, that of 0.999 has none.
+    """
+    slope, images = plane(3)
+
+    def scores(pixels):
+        margin = (pixels - 0.5).flatten(1) @ slope
+        return torch.stack([margin, 0 * margin, 0 * margin - 1e3], dim=1)
+
+    label, length = torch.zeros(1, dtype=torch.long), slope.norm(p=1 if norm == "linf" else 2)
+    for image in images.split(1):
+        distance = float(scores(image)[0, 0] / length)
+        inside, outside = (
+            apgd(scores, image, label, epsilon=share * distance, norm=norm, loss=loss, bounds=None)
+            for share in (0.999, 1.001)
+        )
+        assert bool(inside.resists)
+        assert not bool(outside.resists)
+        assert not bool(is_right(scores, outside.pixels, label))
+
+
+@both_norms
+def test_apgd_reaches_the_least_margin_in_the_ball_and_in_the_box(norm):
+    """Of w x in [0, 1] within epsilon of x: at x - epsilon sign(w) clipped, or for l2 at
+    clip(x - s w), s found by bisection."""
+    slope, images = plane(40)
+    epsilon = 0.6
+    pixels = images.flatten(1)
+    if norm == "linf":
+        best = (pixels - epsilon * slope.sign()).clamp(0, 1)
+    else:
+        low = torch.zeros(len(pixels), 1, dtype=torch.float64)
+        high = torch.full_like(low, 1e3)
+        for _ in range(60):
+            middle = (low + high) / 2
+            within = ((pixels - middle * slope).clamp(0, 1) - pixels).norm(dim=1) <= epsilon
+            low = torch.where(within[:, None], middle, low)
+            high = torch.where(within[:, None], high, middle)
+        best = (pixels - low * slope).clamp(0, 1)
+
+    def scores(found):
+        value = found.flatten(1) @ slope + 1e3
+        return torch.stack([value, torch.zeros_like(value)], dim=1)
+
+    labels = torch.zeros(len(pixels), dtype=torch.long)
+    found = apgd(scores, images, labels, epsilon=epsilon, norm=norm)
+    assert bool(found.resists.all())
+    reached = found.pixels.flatten(1) @ slope - best @ slope
+    falls = (pixels - best) @ slope
+    assert bool((reached <= 1e-3 * falls).all()), float((reached / falls).max())
+    assert bool((reached >= -1e-9).all())
+
+
+def test_restarts_and_steps_never_make_an_attack_weaker():
+    images, labels = test_images(30)
+    pixels = images.float() / 255
+    with scores_of_pixels(trained_network()) as scores:
+        for attack in ("pgd", "apgd_ce", "apgd_dlr"):
+            one, three = (
+                run_attack(
+                    scores, pixels, labels, attack, epsilon=0.08, num_steps=8, restarts=restarts
+                )
+                for restarts in (1, 3)
+            )
+            assert not bool((three.resists & ~one.resists).any())
+            assert torch.equal(is_right(scores, three.pixels, labels), three.resists)
+
+
+def test_the_start_of_an_image_does_not_depend_on_how_others_fare():
+    """The last is attacked alike where the others are wrong from the start."""
+    seen = []
+
+    def scores(pixels):
+        seen.append(pixels.detach()[-1])
+        value = pixels.flatten(1).sum(1)
+        return torch.stack([torch.ones_like(value), 0 * value], dim=1)
+
+    images = torch.full((3, 1, 2, 2), 0.5)
+    for labels in ([0, 0, 0], [1, 1, 0]):
+        apgd(scores, images, torch.tensor(labels), epsilon=0.1, num_steps=1, restarts=2)
+    half = len(seen) // 2
+    assert len(seen) == 10
+    assert all(torch.equal(*pair) for pair in zip(seen[:half], seen[half:], strict=True))
+
+
+def test_nothing_is_computed_once_no_image_is_left():
+    calls = []
+
+    def scores(pixels):
+        calls.append(len(pixels))
+        return Linear()(pixels)
+
+    images, labels = linear_images()
+    found = apgd(scores, images, labels, epsilon=0.9, restarts=5)
+    assert not bool(found.resists.any())
+    assert len(calls) <= 4
+    assert calls[0] == 3
+    assert calls[1] <= 2, "the image that is wrong from the start is not attacked"
+
+
+def test_fewer_than_three_classes_are_attacked_with_the_cross_entropy_alone():
+    images, labels = linear_images()
+    found = measure_robustness(Linear(), images, labels, epsilons=[0.01], methods=["apgd"])
+    assert [result.attack for result in found.results] == ["apgd_ce", "worst"]
+    assert "needs 3 classes, and there are 2" in found.notice
+
+
+def test_no_gradient_of_a_weight_is_computed():
+    network = make_network("hamiltonian", backprop="reversible")
+    images, labels = test_images(4)
+    with scores_of_pixels(network) as scores:
+        assert not any(weight.requires_grad for weight in network.parameters())
+        found = apgd(scores, images.float() / 255, labels, epsilon=1.0, norm="l2", num_steps=2)
+    assert not found.pixels.requires_grad
+    assert all(weight.requires_grad for weight in network.parameters())
+
+
+def test_a_gradient_that_is_no_number_makes_no_image_of_none():
+    def scores(pixels):
+        value = (pixels.flatten(1).sum(1) * 0).sqrt() + 1
+        return torch.stack([value, 0 * value, 0 * value], dim=1)
+
+    images, labels = linear_images()
+    for loss in BOTH:
+        found = apgd(scores, images, labels, epsilon=0.1, loss=loss, num_steps=3)
+        assert bool(found.resists.all())
+        assert bool(found.pixels.isfinite().all())
+
+
+def test_a_sure_classifier_is_fooled_although_its_cross_entropy_rounds_to_nothing():
+    """Margins of 400: exp(-400) is no number of float32, and the plane is a pixel away."""
+    images, labels = linear_images()
+
+    def scores(pixels):
+        return 1000 * Linear()(pixels)
+
+    assert float(functional.cross_entropy(scores(images[:1]).detach(), labels[:1])) == 0
+    for attack in ("pgd", "apgd_ce"):
+        assert not bool(run_attack(scores, images, labels, attack, epsilon=0.25).resists.any())
+
+
+def test_examples_show_right_images_and_what_became_of_them():
+    images, labels = test_images(30)
+    found = measure_robustness(
+        trained_network(), images, labels, epsilons=[0.05, 0.4], num_steps=5, batch_size=7
+    )
+    with scores_of_pixels(trained_network()) as scores:
+        for pair in found.examples:
+            assert len(pair.labels) == 8
+            assert bool(is_right(scores, pair.clean, pair.labels).all())
+            assert float((pair.attacked - pair.clean).abs().max()) <= pair.epsilon + 1e-6
+            assert torch.equal(scores(pair.attacked).argmax(1), pair.predicted)
+    weak, strong = (int((pair.predicted != pair.labels).sum()) for pair in found.examples)
+    assert weak < strong == 8
 
 
 @both_norms
@@ -177,7 +354,9 @@ def test_attacks_stay_in_the_ball_and_in_the_box(norm):
         found += pgd_iterates(
             scores, pixels, labels, epsilon=epsilon, norm=norm, config=PGDConfig(num_steps=3)
         )
-    assert len(found) == 5
+        options = {"epsilon": epsilon, "norm": norm, "num_steps": 12}
+        found += [apgd(scores, pixels, labels, loss=loss, **options).pixels for loss in BOTH]
+    assert len(found) == 7
     order = float("inf") if norm == "linf" else 2
     for attacked in found:
         distances = torch.linalg.vector_norm((attacked - pixels).flatten(1), ord=order, dim=1)
@@ -211,17 +390,22 @@ def test_an_image_counts_only_if_every_iterate_is_right():
         margin = torch.where((value > 0.3) & (value < 0.45), -value, 1 - value)
         return torch.cat([margin, torch.zeros_like(margin)], dim=1)
 
-    config = PGDConfig(num_steps=40, relative_step=0.1, seed=1)
+    config = PGDConfig(num_steps=40, seed=1)
     last = pgd(scores, images, labels, epsilon=0.3, config=config)
     assert bool(is_right(scores, last, labels))
     fast = fgsm(scores, images, labels, epsilon=0.3)
     assert bool(is_right(scores, fast, labels))
-    assert not bool(resists(scores, images, labels, epsilon=0.3, pgd_config=config))
+    found = run_attack(scores, images, labels, "pgd", epsilon=0.3, num_steps=40, seed=1)
+    assert not bool(found.resists)
+    assert not bool(is_right(scores, found.pixels, labels))
 
 
 def test_an_image_that_is_wrong_from_the_start_never_counts():
     images, labels = linear_images()
-    assert resists(Linear(), images, labels, epsilon=0.0).tolist() == [True, True, False]
+    for attack in ("pgd", "apgd_ce"):
+        found = run_attack(Linear(), images, labels, attack, epsilon=0.0)
+        assert found.resists.tolist() == [True, True, False]
+        assert torch.equal(found.pixels, images)
 
 
 def test_scores_that_are_not_numbers_are_wrong():
@@ -259,14 +443,12 @@ def test_the_classifier_comes_back_as_it_was(backprop):
     network.opening.eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     images, labels = test_images(4)
-    found = measure_robustness(
-        network, images, labels, epsilons=[0.1], pgd_config=PGDConfig(num_steps=2)
-    )
-    assert len(found.results) == 2
+    found = measure_robustness(network, images, labels, epsilons=[0.1], num_steps=2)
+    assert len(found.results) == 5
     assert [block.backprop for block in network.blocks] == [backprop] * 2
     assert network.blocks.training
     assert not network.opening.training
-    assert all(weight.grad is None for weight in network.parameters())
+    assert all(weight.grad is None and weight.requires_grad for weight in network.parameters())
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name]), name
 
@@ -279,7 +461,7 @@ def test_attacks_do_not_depend_on_the_way_back():
             images,
             labels,
             epsilons=[0.1],
-            pgd_config=PGDConfig(num_steps=3),
+            num_steps=3,
         )
         for backprop in ("stored", "reversible")
     ]
@@ -292,25 +474,27 @@ def test_any_classifier_with_any_preprocessing():
         Linear(), 1 - images, labels, epsilons=[0.05], preprocess=lambda pixels: 1 - pixels
     )
     assert found.clean_accuracy == pytest.approx(2 / 3)
-    assert [result.accuracy for result in found.results] == pytest.approx([2 / 3, 2 / 3])
+    assert [result.accuracy for result in found.results] == pytest.approx([2 / 3] * 4)
 
 
 def test_results_as_json_values():
     images, labels = linear_images()
     found = measure_robustness(
-        Linear(), images, labels, epsilons=[0.1], norms=["l2"], attacks=["fgsm"]
+        Linear(), images, labels, epsilons=[0.1], norms=["l2"], methods=["fgsm"]
     )
     assert found.to_dict() == {
         "clean_accuracy": pytest.approx(2 / 3),
         "results": [
-            {"epsilon": 0.1, "norm": "l2", "attack": "fgsm", "accuracy": pytest.approx(1 / 3)}
+            {"epsilon": 0.1, "norm": "l2", "attack": name, "accuracy": pytest.approx(1 / 3)}
+            for name in ("fgsm", "worst")
         ],
+        "notice": None,
     }
 
 
 def test_batches_do_not_change_fast_gradients():
     images, labels = test_images(7)
-    options = {"epsilons": [0.1], "attacks": ["fgsm"]}
+    options = {"epsilons": [0.1], "methods": ["fgsm"]}
     whole = measure_robustness(trained_network(), images, labels, **options)
     assert measure_robustness(trained_network(), images, labels, batch_size=2, **options) == whole
 
@@ -355,7 +539,16 @@ def test_wrong_images_and_settings_are_refused():
     with pytest.raises(ConfigError, match="unknown norm 'l1'"):
         measure_robustness(Linear(), images, labels, epsilons=[0.1], norms=["l1"])
     with pytest.raises(ConfigError, match="unknown attack 'pdg'; did you mean 'pgd'"):
-        measure_robustness(Linear(), images, labels, epsilons=[0.1], attacks=["pdg"])
+        measure_robustness(Linear(), images, labels, epsilons=[0.1], methods=["pdg"])
+    with pytest.raises(ConfigError, match="at least one method of fgsm, pgd, apgd"):
+        measure_robustness(Linear(), images, labels, epsilons=[0.1], methods=[])
+    for option in ("restarts", "num_steps"):
+        with pytest.raises(ConfigError, match=f"{option} must be a whole number of at least 1"):
+            measure_robustness(Linear(), images, labels, epsilons=[0.1], **{option: 0})
+    with pytest.raises(ConfigError, match="unknown loss 'dlrr'; did you mean 'dlr'"):
+        apgd(Linear(), images, labels, epsilon=0.1, loss="dlrr")
+    with pytest.raises(ConfigError, match="needs at least 3 classes, found 2; take loss='ce'"):
+        apgd(Linear(), images, labels, epsilon=0.1, loss="dlr")
     with pytest.raises(ConfigError, match="num_steps must be"):
         PGDConfig(num_steps=0)
 

@@ -16,11 +16,18 @@ from matplotlib.text import Text
 from rich.console import Console
 
 from pdecnn.data.registry import read_digits
-from pdecnn.diagnostics import AttackResult, CorruptionResult, MissingNumber, diagnose_network
+from pdecnn.diagnostics import (
+    AttackedImages,
+    AttackResult,
+    CorruptionResult,
+    MissingNumber,
+    diagnose_network,
+)
 from pdecnn.diagnostics.corruptions import AMOUNTS
 from pdecnn.errors import ConfigError
 from pdecnn.reports.diagnosis import print_diagnosis
 from pdecnn.reports.diagnosis_files import (
+    draw_attacked,
     draw_energy,
     draw_growth,
     draw_pde,
@@ -57,11 +64,23 @@ def wrap(blocks, num_weights=100):
     )
 
 
-def make_report(norm="linf"):
+def make_examples(epsilon, norm, size):
+    clean = torch.full((2, *size), 0.5)
+    return AttackedImages(
+        epsilon=epsilon,
+        norm=norm,
+        clean=clean,
+        attacked=clean + epsilon,
+        labels=torch.tensor([0, 1]),
+        predicted=torch.tensor([1, 1]),
+    )
+
+
+def make_report(norm="linf", size=(1, 4, 4)):
     results = [
         AttackResult(epsilon=epsilon, norm=norm, attack=name, accuracy=0.9 - strength * epsilon)
         for epsilon in (0.05, 0.1)
-        for name, strength in (("fgsm", 2), ("pgd", 4))
+        for name, strength in (("fgsm", 2), ("pgd", 4), ("apgd_ce", 5), ("worst", 6))
     ]
     corruptions = [
         CorruptionResult(corruption=name, amount=amount, accuracy=0.7)
@@ -73,9 +92,15 @@ def make_report(norm="linf"):
         recipe="hamiltonian_digits",
         weights="best",
         num_images=360,
+        restarts=3,
+        num_steps=50,
+        seed=1,
         clean_accuracy=0.95,
         results=tuple(results),
         corruptions=tuple(corruptions),
+        notice="APGD with the cross entropy alone",
+        examples=tuple(make_examples(epsilon, norm, size) for epsilon in (0.05, 0.1)),
+        class_names=("zero", "a class of a long name"),
     )
 
 
@@ -417,12 +442,16 @@ def test_an_attack_is_shown_and_written(tmp_path):
         "attack_linf.json",
         "attack_linf.png",
         "attack_linf.svg",
+        "attack_linf_images.png",
+        "attack_linf_images.svg",
     ]
     assert json.loads(files[0].read_text()) == report.to_dict()
     text = shown(print_attack, report, files)
     assert "95.00% of 360 test images right" in text
-    assert re.search(r"^0\.1 +70\.00% +50\.00%$", text, flags=re.MULTILINE)
-    assert "every image an attack tries" in text
+    assert re.search(r"^0\.1 +70\.00% +50\.00% +40\.00% +30\.00%$", text, flags=re.MULTILINE)
+    assert "every image an attack tries" in " ".join(text.split())
+    assert "3 x 50 steps, seed 1" in text
+    assert report.notice in text
     for name in AMOUNTS:
         assert name in text
     assert "attack_linf.json" in text
@@ -432,7 +461,7 @@ def test_the_norms_do_not_overwrite_each_other(tmp_path):
     for norm in ("linf", "l2"):
         write_attack(make_report(norm), tmp_path)
     assert {path.suffix for path in tmp_path.glob("attack_l2.*")} == {".json", ".png", ".svg"}
-    assert len(list(tmp_path.iterdir())) == 6
+    assert len(list(tmp_path.iterdir())) == 10
 
 
 def test_the_curves_start_at_the_clean_accuracy():
@@ -442,4 +471,13 @@ def test_the_curves_start_at_the_clean_accuracy():
         for line in axes.lines:
             assert line.get_xdata()[0] == 0
             assert line.get_ydata()[0] == 0.95
-    assert {"FGSM", "PGD", "epsilon (linf)"} <= set(texts_of(figure))
+    assert {"FGSM", "PGD", "APGD (CE)", "worst", "epsilon (linf)"} <= set(texts_of(figure))
+
+
+@pytest.mark.parametrize("size", [(1, 9), (3, 4, 4), (1, 3, 4, 4)])
+def test_attacked_signals_images_and_volumes_are_shown_below_the_clean_ones(size):
+    with journal_style():
+        figure = draw_attacked(make_report(size=size))
+    assert [axes.get_ylabel() for axes in figure.axes[::2]] == ["clean", "0.05", "0.1"]
+    found = [axes.get_xlabel() for axes in figure.axes]
+    assert found == ["zero", "a cla…name"] + ["a cla…name ✗", "a cla…name"] * 2

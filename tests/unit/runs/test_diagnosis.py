@@ -15,7 +15,7 @@ from pdecnn.runs.diagnosis import attack, diagnose
 from tests.runs import small_config
 from tests.unit.data.test_cifar import write_files
 
-small_attack = partial(attack, epsilons=[0.1], num_images=20, device="cpu")
+small_attack = partial(attack, epsilons=[0.1], num_images=20, num_steps=5, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +74,24 @@ def test_the_last_weights_may_be_meant(undisturbed, monkeypatch):
 def test_an_attack_is_that_of_the_library(undisturbed):
     test = diagnosis._sample(read_digits().test, 20)
     expected = measure_robustness(
-        pdecnn.load(undisturbed.folder), test.images, test.labels, epsilons=[0.05, 0.1]
+        pdecnn.load(undisturbed.folder),
+        test.images,
+        test.labels,
+        epsilons=[0.05, 0.1],
+        methods=["pgd", "apgd"],
+        num_steps=5,
+        restarts=2,
+        seed=7,
     )
-    assert small_attack(undisturbed, epsilons=[0.1, 0.05, 0.1]).results == expected.results
+    found = small_attack(
+        undisturbed, epsilons=[0.1, 0.05, 0.1], methods=["pgd", "apgd"], restarts=2, seed=7
+    )
+    assert found.results == expected.results
+    assert (found.restarts, found.num_steps, found.seed) == (2, 5, 7)
 
 
-def test_an_attack_is_on_all_test_images_unless_told_otherwise(undisturbed, monkeypatch):
-    fast = partial(measure_robustness, attacks=["fgsm"])
-    monkeypatch.setattr(diagnosis, "measure_robustness", fast)
-    result = attack(undisturbed, epsilons=[0.1], device="cpu")
+def test_an_attack_is_on_all_test_images_unless_told_otherwise(undisturbed):
+    result = attack(undisturbed, epsilons=[0.1], methods=["fgsm"], device="cpu")
     assert result.num_images == len(read_digits().test)
     assert result.clean_accuracy == pdecnn.evaluate(undisturbed, device="cpu")["accuracy"]
 
@@ -103,7 +112,8 @@ def test_either_norm_and_fewer_images(undisturbed):
     assert {entry.norm for entry in result.results} == {"l2"}
     values = result.to_dict()
     assert values["results"][0].keys() == {"epsilon", "norm", "attack", "accuracy"}
-    assert [entry["attack"] for entry in values["results"]] == ["fgsm", "pgd"]
+    names = ["fgsm", "pgd", "apgd_ce", "apgd_dlr", "worst"]
+    assert [entry["attack"] for entry in values["results"]] == names
 
 
 @pytest.mark.parametrize("dynamics", ["parabolic", "second_order", "resnet"])
