@@ -8,6 +8,7 @@ so that the theorem holds for what is evaluated, exported and certified.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from math import sqrt
 
 import torch
 from torch import Tensor, nn
@@ -81,8 +82,8 @@ class OperatorNorm(nn.Module):
         self._seen = (stencil, stencil._version)
 
     @torch.no_grad()
-    def advance_(self, convolution: Convolution, accepted: Tensor | None = None) -> Tensor:
-        """One power iteration on K^T K, unless not `accepted`; the estimate of |K| with it."""
+    def advance_(self, convolution: Convolution, accepted: Tensor | None = None) -> None:
+        """One power iteration on K^T K, unless not `accepted`."""
         with without_autocast(self.vector.device):
             image = convolution.adjoint(convolution(self.vector))
             length = _length(image)
@@ -90,7 +91,6 @@ class OperatorNorm(nn.Module):
             if accepted is not None:
                 found = torch.where(accepted, found, self.vector)
             self.vector.copy_(found)
-            return _length(convolution(self.vector))
 
     def train(self, mode: bool = True) -> "OperatorNorm":
         """As every module; weights may have changed since by means that leave no trace."""
@@ -126,7 +126,9 @@ class StableLayer(AbstractLayer, FollowsWeights):
 
     The layer of convex potential flows (Meunier et al. 2022), here from Theorem 1. `size` is the
     largest image for which dt is stable. Scaling K and b changes nothing where sigma is
-    homogeneous; then `follow_` keeps |K| at 1, so that a learning rate is relative to K.
+    homogeneous; then `follow_` keeps the length of theta, the root of the sum of its squares, at
+    that of an orthonormal matrix, so that a learning rate is relative to it. Not |K|, at which a
+    stencil that responds to little else than one image would be short, and changed the more.
 
     K starts as an orthonormal matrix at the centre of the stencil with a little noise.
     """
@@ -188,13 +190,16 @@ class StableLayer(AbstractLayer, FollowsWeights):
         return convolution.adjoint(activated, factor=-self.step)
 
     def follow_(self, accepted: Tensor | None = None) -> None:
-        """Take the power iteration one step further and K back to norm 1."""
-        norm = self.norm.advance_(self.convolution, accepted)
+        """Take the power iteration one step further and theta back to its length."""
+        self.norm.advance_(self.convolution, accepted)
         if self.activation not in HOMOGENEOUS:
             return
-        factor = 1 / norm if accepted is None else torch.where(accepted, 1 / norm, 1.0)
+        stencil = self.convolution.stencil
         with torch.no_grad():
-            self.convolution.stencil.mul_(factor)
+            factor = sqrt(min(self.channels, self.hidden_channels)) / _length(stencil)
+            if accepted is not None:
+                factor = torch.where(accepted, factor, 1.0)
+            stencil.mul_(factor)
             if isinstance(self.normalization, ChannelBias):
                 self.normalization.bias.mul_(factor)
 

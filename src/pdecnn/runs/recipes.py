@@ -105,7 +105,7 @@ def stable_digits(dynamics: str) -> RunConfig:
         recipe=f"{dynamics}_stable_digits",
         network=model_config(f"{dynamics}_stable_digits"),
         data=DataConfig(name="digits", flip=False, padding=0.0, standardize="mean"),
-        training=_margins(60, batch_size=32, rate=3e-2, offset=0.7, temperature=0.1, num_threads=1),
+        training=_margins(60, batch_size=32, rate=3e-2, offset=0.6, temperature=0.1, num_threads=1),
     )
 
 

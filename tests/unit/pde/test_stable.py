@@ -90,7 +90,7 @@ def test_a_step_that_is_not_accepted_changes_nothing():
 
 
 def test_the_size_of_a_homogeneous_layer_means_nothing():
-    """Of relu: K and b times c give the same F; follow_ keeps |K| near 1."""
+    """Of relu: K and b times c give the same F; follow_ keeps theta's length."""
     layer = make(scale=0.3).double().eval()
     scaled = deepcopy(layer)
     with torch.no_grad():
@@ -99,7 +99,8 @@ def test_the_size_of_a_homogeneous_layer_means_nothing():
     features = torch.randn(2, 3, 5, 4, dtype=torch.float64)
     torch.testing.assert_close(scaled(features), layer(features), rtol=1e-6, atol=1e-9)
     scaled.follow_()
-    assert float(scaled.norm.train()(scaled.convolution).detach()) == pytest.approx(1)
+    assert float(scaled.convolution.stencil.detach().norm()) == pytest.approx(3**0.5)
+    torch.testing.assert_close(scaled(features), layer(features), rtol=1e-6, atol=1e-9)
 
 
 def test_the_gradient_in_training_has_the_step_in_it():
