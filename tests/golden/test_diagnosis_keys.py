@@ -10,6 +10,7 @@ import torch
 import pdecnn
 from pdecnn.data.registry import read_digits
 from pdecnn.diagnostics import (
+    Factor,
     diagnose_network,
     measure_corruptions,
     measure_robustness,
@@ -49,6 +50,7 @@ def diagnosis_of(dynamics):
     network = make_network(dynamics, channels=(4, 4), num_steps=2, **NETWORKS[dynamics])
     images = network.preprocess(read_digits().test.images[:2, :, :5, :5])
     blocks = diagnose_network(network, images, num_iterations=2)
+    known = dynamics == "parabolic"
     return Diagnosis(
         run="runs/digits-1",
         recipe=f"{dynamics}_digits",
@@ -56,6 +58,8 @@ def diagnosis_of(dynamics):
         num_images=2,
         num_weights=network.num_weights,
         blocks=tuple(blocks),
+        factors=(Factor("opening", 1.0),) if known else (),
+        lipschitz_missing=None if known else "a part is not known",
     )
 
 
@@ -119,7 +123,8 @@ def test_every_key_of_an_attack_is_documented_and_written():
 
 
 def test_every_key_has_a_unit_and_a_meaning():
-    for heading in ("The JSON of a diagnosis", "The JSON of an attack"):
+    names = ("a diagnosis", "an attack")
+    for heading in (f"The JSON of {name}" for name in names):
         for key, (unit, meaning) in documented(heading).items():
             assert unit.strip(), key
             assert len(meaning.strip()) > 5, key
