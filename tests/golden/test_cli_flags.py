@@ -36,6 +36,10 @@ COMMANDS = {
         --seed VALUE --images VALUE --data DIR --weights VALUE --output DIR --device VALUE --json
         --debug
     """,
+    "certify": """
+        RUN|MODEL --data DIR --radius R... --images VALUE --no-attack --weights VALUE --output DIR
+        --device VALUE --json --debug
+    """,
     "explore": """
         RUN|MODEL --data DIR --weights VALUE --port VALUE --no-browser --device VALUE --debug
     """,
@@ -84,6 +88,7 @@ DEFAULTS = {
         "weights": "best",
         "device": "auto",
     },
+    "certify": {"weights": "best", "device": "auto"},
     "explore": {"weights": "best", "device": "auto"},
     "export": {"weights": "best"},
     "data download": {"output": Path("data")},

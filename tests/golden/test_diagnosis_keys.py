@@ -10,12 +10,15 @@ import torch
 import pdecnn
 from pdecnn.data.registry import read_digits
 from pdecnn.diagnostics import (
+    Certificate,
+    Factor,
     diagnose_network,
     measure_corruptions,
     measure_robustness,
     stability,
 )
 from pdecnn.errors import DivergedError
+from pdecnn.runs.certification import CertificateReport, CertifiedResult
 from pdecnn.runs.diagnosis import AttackReport, Diagnosis
 from tests.unit.learning.trainings import make_network
 
@@ -49,6 +52,7 @@ def diagnosis_of(dynamics):
     network = make_network(dynamics, channels=(4, 4), num_steps=2, **NETWORKS[dynamics])
     images = network.preprocess(read_digits().test.images[:2, :, :5, :5])
     blocks = diagnose_network(network, images, num_iterations=2)
+    known = dynamics == "parabolic"
     return Diagnosis(
         run="runs/digits-1",
         recipe=f"{dynamics}_digits",
@@ -56,6 +60,8 @@ def diagnosis_of(dynamics):
         num_images=2,
         num_weights=network.num_weights,
         blocks=tuple(blocks),
+        factors=(Factor("opening", 1.0),) if known else (),
+        lipschitz_missing=None if known else "a part is not known",
     )
 
 
@@ -118,8 +124,33 @@ def test_every_key_of_an_attack_is_documented_and_written():
     assert keys_of(report.to_dict()) == set(documented("The JSON of an attack"))
 
 
+def test_every_key_of_a_certificate_is_documented_and_written():
+    labels = torch.tensor([0, 1])
+    certificate = Certificate(
+        labels=labels,
+        predictions=labels,
+        radii=torch.tensor([0.0, 0.1], dtype=torch.float64),
+        disagreeing=torch.tensor([0]),
+        lipschitz=1.0,
+        factors=(Factor("opening", 1.0),),
+    )
+    report = CertificateReport(
+        run="runs/digits-1",
+        recipe="parabolic_stable_digits",
+        weights="best",
+        num_weights=9,
+        certificate=certificate,
+        places=(4, 7),
+        results=(CertifiedResult(radius=0.1, certified_accuracy=0.5, attacked_accuracy=None),),
+    )
+    values = report.to_dict()
+    assert keys_of(values) == set(documented("The JSON of a certificate"))
+    assert values["disagreeing"] == [4]
+
+
 def test_every_key_has_a_unit_and_a_meaning():
-    for heading in ("The JSON of a diagnosis", "The JSON of an attack"):
+    names = ("a diagnosis", "an attack", "a certificate")
+    for heading in (f"The JSON of {name}" for name in names):
         for key, (unit, meaning) in documented(heading).items():
             assert unit.strip(), key
             assert len(meaning.strip()) > 5, key

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from pdecnn.cli.data import download_data, list_data, verify_data
-from pdecnn.cli.inspection import attack, diagnose, explore, report
+from pdecnn.cli.inspection import attack, certify, diagnose, explore, report
 from pdecnn.cli.levels import coarsen, refine
 from pdecnn.cli.options import process_rank
 from pdecnn.cli.reproduction import bench, reproduce
@@ -51,6 +51,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     diagnose,
     report,
     attack,
+    certify,
     explore,
     export,
     recipes,
@@ -69,6 +70,7 @@ _MEMORY_REMEDIES = {
     "report": "pass fewer runs, --no-diagnosis, or another --device",
     "predict": "pass smaller images, or another --device",
     "attack": "pass fewer --images, or another --device",
+    "certify": "pass fewer --images, or another --device",
 }
 _OPEN_FILES = "close other programs, or allow more open files (ulimit -n 1024)"
 _SYSTEM_REMEDIES = {

@@ -1,4 +1,4 @@
-"""What a trained network does and why: diagnosis, report, attack, explorer."""
+"""What a trained network does and why: diagnosis, report, attack, certificate, explorer."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,14 +10,23 @@ from pdecnn.cli.options import (
     DebugOption,
     DeviceOption,
     JsonOption,
+    NetworkArgument,
     QuietOption,
     RunArgument,
     WeightsOption,
+    parse_fraction,
     print_json,
     say_to_terminal,
     split_names,
     warn,
 )
+
+
+def _beside(run: Path) -> Path:
+    """Where files of a run go; a folder called as a model would be taken for it next time."""
+    from pdecnn.runs.runs import RUNS
+
+    return run if run.exists() else RUNS / run
 
 
 def diagnose(
@@ -149,13 +158,57 @@ def attack(
         print_attack(found, files)
 
 
-def explore(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN|MODEL", help="A run directory, or a model with published weights."
+def certify(
+    run: NetworkArgument,
+    data: DataOption = None,
+    radii: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--radius",
+            metavar="R",
+            help="L2, such as 0.5 or 36/255; may be repeated. 36, 72 and 108/255 if none.",
         ),
-    ],
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option("--images", help="How many test images; all if none.")
+    ] = None,
+    no_attack: Annotated[
+        bool, typer.Option("--no-attack", help="Leave out APGD, which takes longest.")
+    ] = False,
+    weights: WeightsOption = "best",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="For the files; RUN/certificate if none."),
+    ] = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Prove within which radius the classes of images stay."""
+    del debug
+    from pdecnn.reports.certificate import FOLDER, print_certificate
+    from pdecnn.reports.certificate_files import write_certificate
+    from pdecnn.runs import certification
+
+    found = certification.certify_run(
+        run,
+        radii=[parse_fraction("--radius", text) for text in radii or ()] or certification.RADII,
+        data=data,
+        weights=weights,
+        num_images=images,
+        attack=not no_attack,
+        device=device,
+        say=say_to_terminal(quiet=as_json),
+    )
+    files = write_certificate(found, output or _beside(run) / FOLDER)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_certificate(found, files)
+
+
+def explore(
+    run: NetworkArgument,
     data: DataOption = None,
     weights: WeightsOption = "best",
     port: Annotated[int, typer.Option("--port", help="0 is any free one.")] = 0,

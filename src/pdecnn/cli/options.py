@@ -15,6 +15,10 @@ from pdecnn.errors import ConfigError
 if TYPE_CHECKING:
     from pdecnn.runs.training import Listener
 
+NetworkArgument = Annotated[
+    Path,
+    typer.Argument(metavar="RUN|MODEL", help="A run directory, or a model with published weights."),
+]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="The folder or file of the data set.")
@@ -36,6 +40,17 @@ def split_names(option: str, texts: list[str] | None) -> list[str]:
     if texts and not names:
         raise ConfigError(f"{option} names nothing; say which, or leave it out for all")
     return names
+
+
+def parse_fraction(option: str, text: str) -> float:
+    """'0.5', or '36/255'."""
+    numerator, _, denominator = text.partition("/")
+    try:
+        return float(numerator) / float(denominator or 1)
+    except (ValueError, ZeroDivisionError):
+        raise ConfigError(
+            f"{option} must be a number such as 0.5 or a fraction such as 36/255, found {text!r}"
+        ) from None
 
 
 def parse_assignments(texts: list[str] | None) -> dict[str, Any]:

@@ -156,8 +156,6 @@ def float64_copy(network: Network) -> Network:
     copy = frozen_copy(network)
     blocks = (plain_copy(block) for block in network.blocks if isinstance(block, Block))
     copy.blocks = nn.ModuleList(blocks).eval()
-    for part in following(copy):
-        part.refresh()
     given = dict(network.named_modules())
     for name, part in copy.named_modules():
         own = given[name]

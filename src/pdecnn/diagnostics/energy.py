@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,14 @@ class EnergyCurves:
 def features_symbol(block: Block) -> str:
     """What the features of a block are: '(Y, Z)' where they are two halves, else 'Y'."""
     return block.integrator.features_symbol
+
+
+def block_times(block: Block) -> list[float]:
+    """t_0 ... t_N; stable steps differ from each other."""
+    sizes = block.step_sizes
+    if len(set(sizes)) == 1:
+        return [sizes[0] * step for step in range(len(sizes) + 1)]
+    return list(accumulate(sizes, initial=0.0))
 
 
 @torch.no_grad()

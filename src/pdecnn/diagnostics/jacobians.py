@@ -14,6 +14,7 @@ from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.facts import declared
 from pdecnn.pde.integrators import AbstractIntegrator, Layers, State, evaluate
 from pdecnn.pde.randomness import replaced_methods
+from pdecnn.pde.stable import following
 
 _DENSE_CHUNK = 64
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -175,7 +176,10 @@ def _frozen(module: _Module) -> _Module:
         # They look at gradients, or change them; derivatives are those of the function.
         part._backward_hooks.clear()
         part._backward_pre_hooks.clear()
-    return module.double().eval().requires_grad_(False)
+    module.double().eval().requires_grad_(False)
+    for part in following(module):  # now: a derivative cannot be taken of what writes buffers
+        part.refresh()
+    return module
 
 
 def double_state(state: State) -> State:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pdecnn.diagnostics.coefficients import BlockCoefficients, OperatorCoefficients, term_kind
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
-from pdecnn.diagnostics.energy import CURVES, EnergyCurves
+from pdecnn.diagnostics.energy import CURVES, EnergyCurves, block_times
 from pdecnn.diagnostics.reversibility import ReversalErrors
 from pdecnn.diagnostics.spectra import NormBounds, Spectrum
 from pdecnn.diagnostics.stability import BlockStability
@@ -23,9 +23,10 @@ def block_values(found: BlockDiagnosis) -> dict[str, Any]:
         "size": list(found.size),
         "num_steps": block.num_steps,
         "step_size": block.step_size,
+        "step_sizes": list(block.step_sizes),
         "backprop": block.backprop,
         "stability": _stability_values(found.stability),
-        "energy": _energy_values(found.energy, block.step_size),
+        "energy": _energy_values(found.energy, block_times(block)),
         "reversibility": [_reversal_values(errors) for errors in found.reversibility],
         "pde": _pde_values(found.coefficients),
     }
@@ -101,8 +102,7 @@ def _spectrum_values(spectrum: Spectrum | None) -> dict[str, Any]:
     }
 
 
-def _energy_values(energy: EnergyCurves, step_size: float) -> dict[str, Any]:
-    times = [step_size * step for step in range(len(energy.norms))]
+def _energy_values(energy: EnergyCurves, times: list[float]) -> dict[str, Any]:
     curves = {name: _curve_values(getattr(energy, name)) for name in CURVES}
     return {"times": times, **curves}
 

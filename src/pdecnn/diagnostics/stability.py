@@ -131,6 +131,8 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
     layers = block.steps[index]
     size = tuple(state[0].shape[2:])
     search = _Search()
+    # A layer with a dt of its own is bounded relative to it.
+    own = block.step_sizes[index] / block.step_size
     sources, _ = layer_sources(block.integrator, layers, state, block.step_size)
     jacobians = [
         layer_jacobian(layer, source) for layer, source in zip(layers, sources, strict=True)
@@ -164,10 +166,11 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
             dense_size,
         ),
     )
+    guaranteed = guaranteed_bound(block.integrator, layers, size, dense_size=dense_size)
     return StepStability(
-        step_size=block.step_size,
-        guaranteed_bound=guaranteed_bound(block.integrator, layers, size, dense_size=dense_size),
-        local_bound=None if local is None else local.bound,
+        step_size=block.step_sizes[index],
+        guaranteed_bound=None if guaranteed is None else own * guaranteed,
+        local_bound=None if local is None else own * local.bound,
         norms=tuple(norms),
         symmetric_eigenvalues=tuple(symmetric_eigenvalues),
         amplification=amplification,

@@ -159,15 +159,18 @@ def _monotone_assumptions(
     found = _merged([monotone_assumptions(layer) for layers in block.steps for layer in layers])
     if not all(assumption.holds for assumption in found):
         return found
-    bounds = [step.guaranteed_bound for step in steps]
-    known = [bound for bound in bounds if bound is not None]
-    if len(known) < len(bounds):
+    pairs = [(step.step_size, step.guaranteed_bound) for step in steps]
+    known = [(size, bound) for size, bound in pairs if bound is not None]
+    if len(known) < len(pairs):
         return *found, _no_bound(block, "guaranteed step bound")
+    size, bound = max(known, key=lambda pair: pair[0] / pair[1])
+    name = (
+        "step_size" if len({size for size, _ in known}) == 1 else "the step nearest to its bound,"
+    )
     below = Assumption(
-        statement=f"step_size {block.step_size:.4g} is at most the guaranteed bound "
-        f"{min(known):.4g}",
-        holds=block.step_size <= min(known),
-        otherwise=f"step_size {block.step_size:.4g} is above the guaranteed bound {min(known):.4g}",
+        statement=f"{name} {size:.4g} is at most the guaranteed bound {bound:.4g}",
+        holds=size <= bound,
+        otherwise=f"{name} {size:.4g} is above the guaranteed bound {bound:.4g}",
     )
     if not below.holds:
         return *found, below

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.augmentation import cpu_generator
-from pdecnn.diagnostics.energy import features_symbol
+from pdecnn.diagnostics.energy import block_times, features_symbol
 from pdecnn.diagnostics.jacobians import has_symmetric_layers, is_wave
 from pdecnn.errors import ConfigError
 from pdecnn.explorer.frames import (
@@ -210,7 +210,7 @@ def _describe_block(block: Block) -> dict[str, Any]:
     return {
         "integrator": block.integrator.name,
         "num_steps": block.num_steps,
-        "step_size": block.step_size,
+        "times": block_times(block),
         "reversible": block.integrator.reversible,
     }
 

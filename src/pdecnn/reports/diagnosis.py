@@ -10,7 +10,7 @@ from rich.table import Table
 
 from pdecnn.diagnostics.coefficients import KINDS
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
-from pdecnn.diagnostics.energy import CURVES, features_symbol
+from pdecnn.diagnostics.energy import CURVES, block_times, features_symbol
 from pdecnn.diagnostics.growth import PERTURBATIONS
 from pdecnn.diagnostics.json_values import relative_change
 from pdecnn.diagnostics.verdict import StepStability
@@ -38,6 +38,18 @@ _MOST_STEPS = 12
 _ROUNDING = 1e-12
 
 
+def lipschitz_words(found: Diagnosis) -> str:
+    """What is proved of the whole network, or why nothing is."""
+    if found.lipschitz is None:
+        reason = "" if found.lipschitz_missing is None else f": {found.lipschitz_missing}"
+        return f"By how much the network expands distances at most, L, is not known{reason}"
+    name, value = max(found.factors, key=lambda factor: factor.value)
+    return (
+        f"The network expands distances at most L = {found.lipschitz:.6g}-fold, from the input to "
+        f"the classifier; its largest factor is that of {name}, {value:.6g}"
+    )
+
+
 def print_diagnosis(
     found: Diagnosis, files: Sequence[Path], console: Console | None = None
 ) -> None:
@@ -48,6 +60,7 @@ def print_diagnosis(
         f"on {found.num_images} test images",
         soft_wrap=True,
     )
+    console.print(lipschitz_words(found), soft_wrap=True)
     for index, block in enumerate(found.blocks):
         verdict = block.stability.verdict
         console.print(f"\nBlock {index} is {verdict.name}.", style="bold")
@@ -138,7 +151,7 @@ def _stability_table(blocks: Sequence[BlockDiagnosis]) -> Table:
             table.add_row(
                 str(index),
                 str(place),
-                f"{block.block.step_size:g}",
+                f"{step.step_size:.4g}",
                 _number(step.guaranteed_bound, none="none", infinite="any"),
                 _number(step.local_bound, infinite="any"),
                 _number(step.amplification),
@@ -311,7 +324,8 @@ def spectrum_chart(index: int, found: BlockDiagnosis) -> Chart:
 
 def bounds_chart(index: int, found: BlockDiagnosis) -> Chart:
     """The step of a block beside the bounds that theory sets it."""
-    steps, size = found.stability.steps, found.block.step_size
+    steps = found.stability.steps
+    sizes = [step.step_size for step in steps]
     curves = [
         Series(
             label=bound_label(steps, name),
@@ -322,9 +336,8 @@ def bounds_chart(index: int, found: BlockDiagnosis) -> Chart:
         )
         for name, colour in (("local_bound", 0), ("guaranteed_bound", 1))
     ]
-    actual = Series(
-        label=f"actual step {size:g}", xs=(0, len(steps) - 1), ys=(size, size), colour=2
-    )
+    same = f" {sizes[0]:g}" if len(set(sizes)) == 1 else ""
+    actual = Series(label=f"actual step{same}", xs=range(len(sizes)), ys=sizes, colour=2)
     return Chart(
         title=f"Step size and bounds of block {index}",
         series=[*curves, actual],
@@ -367,7 +380,7 @@ def energy_chart(index: int, found: BlockDiagnosis) -> Chart:
         curves.append(
             Series(
                 label=curve_name(name, found),
-                xs=[found.block.step_size * step for step in range(len(mean))],
+                xs=block_times(found.block),
                 ys=[value / mean[0] for value in mean],
                 colour=colour,
                 dashed=dashed,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_atomically
+from pdecnn.reports.certificate import draw_certificate
 from pdecnn.reports.html import Markup, tag
 from pdecnn.reports.page_blocks import draw_diagnosis, draw_pde
 from pdecnn.reports.page_results import (
@@ -134,12 +135,19 @@ def _parts(runs: Sequence[PageRun]) -> list[tuple[str, str, Callable[[], Markup]
     def beside(draw: Callable[[PageRun], Markup]) -> Callable[[], Markup]:
         return lambda: _beside(runs, draw)
 
+    certified = any(run.certificate is not None for run in runs)
+    certificate = (
+        "certificate",
+        "Certificate",
+        beside(lambda run: draw_certificate(run.certificate)),
+    )
     return [
         ("summary", "Summary", lambda: draw_summary(runs)),
         ("convergence", "Convergence", lambda: draw_convergence(runs)),
         ("confusion", "Confusion matrix", beside(draw_confusion)),
         ("predictions", "Predictions", beside(draw_predictions)),
         ("wrong", "Misclassified images", beside(draw_wrong)),
+        *([certificate] if certified else ()),
         ("diagnostics", "Diagnostics", beside(draw_diagnosis)),
         ("pde", "Learned PDE", beside(draw_pde)),
         ("configuration", "Configuration", lambda: draw_config(runs)),

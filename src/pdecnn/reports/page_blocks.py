@@ -15,6 +15,7 @@ from pdecnn.reports.diagnosis import (
     diagnosis_sections,
     energy_chart,
     growth_chart,
+    lipschitz_words,
     missing_notes,
     reversal_note,
     spectrum_chart,
@@ -50,6 +51,7 @@ def draw_diagnosis(run: PageRun) -> Markup:
     return tag(
         "div",
         tag("p", said),
+        tag("p", f"{lipschitz_words(run.diagnosis)}."),
         None if notice is None else tag("p", f"{notice}.", class_="warning"),
         [_block(index, block) for index, block in enumerate(blocks)],
         [

@@ -10,6 +10,7 @@ from typing import Any
 from pdecnn.data.registry import OWN, needs_folder
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.learning.metrics import best_epoch
+from pdecnn.reports.certificate import read_certificate
 from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
@@ -47,6 +48,8 @@ class PageRun:
     diagnosis: Diagnosis | None
     diagnosis_missing: str | None
     """Why there is no diagnosis."""
+    certificate: dict[str, Any] | None
+    """What `pdecnn certify` recorded for these weights."""
 
     @property
     def test(self) -> dict[str, Any] | None:
@@ -132,6 +135,7 @@ def read_page_runs(
                 seconds=read_seconds(run, len(metrics)),
                 num_ranks=run.num_ranks,
                 weights=weights,
+                certificate=read_certificate(run.folder, weights),
                 **measured,
             )
         )

@@ -11,9 +11,11 @@ from pdecnn.checks import check_count
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
 from pdecnn.diagnostics.attacks import NORMS
+from pdecnn.diagnostics.certificate import lipschitz_factors
 from pdecnn.diagnostics.corruptions import CorruptionResult, measure_corruptions
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis, diagnose_network
-from pdecnn.diagnostics.json_values import block_values
+from pdecnn.diagnostics.json_values import block_values, finite_number
+from pdecnn.diagnostics.lipschitz import Factor, rounded_up_product
 from pdecnn.diagnostics.robustness import (
     METHODS,
     NUM_STEPS,
@@ -22,7 +24,8 @@ from pdecnn.diagnostics.robustness import (
     AttackResult,
     measure_robustness,
 )
-from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.errors import ConfigError, DivergedError, unknown_name
+from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.runs.environment import cpu_threads, resolve_device
 from pdecnn.runs.evaluation import read_run
@@ -49,6 +52,16 @@ class Diagnosis:
     blocks: tuple[BlockDiagnosis, ...]
     notice: str | None = None
     """What is wrong with the weights: some are no numbers."""
+    factors: tuple[Factor, ...] = ()
+    """The Lipschitz constants of the parts of the network."""
+    lipschitz_missing: str | None = None
+    """Why they are not known."""
+
+    @property
+    def lipschitz(self) -> float | None:
+        """L, from the input to the features before the classifier; None: not known."""
+        values = [factor.value for factor in self.factors]
+        return rounded_up_product(values) if values else None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; `docs/diagnostics.md` says what every key means."""
@@ -59,6 +72,11 @@ class Diagnosis:
             "num_images": self.num_images,
             "num_weights": self.num_weights,
             "notice": self.notice,
+            "lipschitz": finite_number(self.lipschitz),
+            "lipschitz_missing": self.lipschitz_missing,
+            "factors": [
+                {"name": name, "bound": finite_number(value)} for name, value in self.factors
+            ],
             "blocks": [
                 {"block": index, **block_values(block)} for index, block in enumerate(self.blocks)
             ],
@@ -115,12 +133,13 @@ def diagnose(
     float64, which mps does not have: 'auto' is the CPU there. Weights that are no numbers are
     diagnosed too, with a notice.
     """
-    run, where = as_run(run), _float64_device(device)
+    run, where = as_run(run), float64_device(device)
     with cpu_threads(run.config.training.num_threads):
         network, test, _ = read_run(run, data, weights=weights, finite=False)
         found = nonfinite_weights(network)
         network.to(where).eval()
         chosen = _sample(test, NUM_IMAGES)
+        factors, missing = _factors(network, chosen)
         blocks = diagnose_network(network, network.preprocess(chosen.images[:]), say=say)
     return Diagnosis(
         run=str(run.folder),
@@ -129,6 +148,8 @@ def diagnose(
         num_images=len(chosen),
         num_weights=network.num_weights,
         blocks=tuple(blocks),
+        factors=factors,
+        lipschitz_missing=missing,
         notice=None if found is None else f"{run.weights(weights)}: {found}",
     )
 
@@ -200,16 +221,25 @@ def attack(
     )
 
 
+def _factors(network: Network, images: ImageSet) -> tuple[tuple[Factor, ...], str | None]:
+    """The Lipschitz constant of each part of a network, or why they are not known."""
+    try:
+        return lipschitz_factors(network, images.images[:1]), None
+    except (ConfigError, DivergedError) as error:
+        return (), str(error)
+
+
 def _sample(images: ImageSet, number: int) -> ImageSet:
     """So many images at random, the same each time; all of them if there are fewer."""
     chosen = torch.randperm(len(images), generator=cpu_generator("diagnosed images"))[:number]
     return images.subset(chosen)
 
 
-def _float64_device(name: str) -> torch.device:
+def float64_device(name: str) -> torch.device:
+    """The device of that name, if it has float64."""
     device = resolve_device(name)
     if device.type != "mps":
         return device
     if name == "auto":
         return torch.device("cpu")
-    raise ConfigError("a diagnosis is computed in float64, which mps does not have; use cpu")
+    raise ConfigError("this is computed in float64, which mps does not have; use cpu")

@@ -1,6 +1,7 @@
 """Every answer is JSON and agrees with a direct computation."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ def test_the_description(explorer):
     assert found["class_names"] == CLASS_NAMES
     assert found["num_weights"] == explorer.subject.network.num_weights > 0
     assert found["blocks"] == [
-        {"integrator": "verlet", "num_steps": 3, "step_size": 0.5, "reversible": True}
+        {"integrator": "verlet", "num_steps": 3, "times": [0.0, 0.5, 1.0, 1.5], "reversible": True}
     ] * len(explorer.blocks)
     # One of each class, then the others.
     assert [entry["sample"] for entry in found["examples"]] == ["2", "3", "0", "4", "1", "5"]
@@ -197,3 +198,26 @@ def test_unknown_places_are_refused(explorer):
         explorer.frame("0", 0, 0, view="inside")
     with pytest.raises(ConfigError, match="blocks 0 to 1, found 7"):
         explorer.reverse("0", 7)
+
+
+@pytest.mark.parametrize("amount", [0.05, 0.5, 2.0])
+def test_with_stable_steps_no_distance_of_two_trajectories_grows(amount):
+    subject = make_subject(
+        "parabolic",
+        channels=1,
+        step_size="stable",
+        normalization="bias",
+        opening="pad",
+        connector="bounded",
+        certified_size=(12, 10),
+    )
+    explorer = Explorer(subject)
+    for found in explorer.noise("3", amount)["blocks"]:
+        lengths = found["distances"]
+        assert all(later <= earlier * (1 + 1e-6) for earlier, later in pairwise(lengths))
+    times = [block["times"] for block in explorer.describe()["blocks"]]
+    assert [len(set(diff(block))) for block in times] == [3, 3]  # each step has its own dt
+
+
+def diff(values):
+    return [later - earlier for earlier, later in pairwise(values)]

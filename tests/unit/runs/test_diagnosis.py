@@ -172,6 +172,6 @@ def test_what_cannot_be_is_refused(undisturbed, tmp_path):
 
 def test_float64_is_not_asked_of_mps(monkeypatch):
     monkeypatch.setattr(diagnosis, "resolve_device", lambda name: torch.device("mps"))
-    assert diagnosis._float64_device("auto") == torch.device("cpu")
+    assert diagnosis.float64_device("auto") == torch.device("cpu")
     with pytest.raises(ConfigError, match="which mps does not have; use cpu"):
-        diagnosis._float64_device("mps")
+        diagnosis.float64_device("mps")

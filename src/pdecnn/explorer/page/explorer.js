@@ -57,8 +57,7 @@ function moment() {
 
 const view = () => document.querySelector("input[name=view]:checked").value;
 const amount = () => Number(at("noise").value);
-const times = () =>
-  subject.blocks.map(({ num_steps, step_size }) => Array.from({ length: num_steps + 1 }, (_, j) => j * step_size));
+const times = () => subject.blocks.map((block) => block.times);
 
 const loadFrame = latest(async () => {
   if (!shown) return;
@@ -123,9 +122,9 @@ function showFrame() {
 
 function showMoment() {
   const { block, step } = moment();
-  const { num_steps, step_size } = subject.blocks[block];
+  const { num_steps, times } = subject.blocks[block];
   const size = shown?.blocks[block].size.join(" × ");
-  const text = `Block ${block}, step ${step} of ${num_steps}, time t = ${tidy(step * step_size)}`;
+  const text = `Block ${block}, step ${step} of ${num_steps}, time t = ${tidy(times[step])}`;
   const slice = subject.dimension === 3 ? ", of which the middle slice is shown" : "";
   at("moment").textContent = size ? `${text}; ${size} points a channel${slice}` : text;
   at("time").setAttribute("aria-valuetext", text);

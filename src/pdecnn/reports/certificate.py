@@ -1,0 +1,125 @@
+"""A certificate in words, tables and curves, as terminal, page and figure show it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from pdecnn.reports.charts import Chart, Series
+from pdecnn.reports.html import Markup, table, tag
+from pdecnn.reports.svg import figure
+from pdecnn.reports.terminal import make_console, number_table, print_files
+from pdecnn.runs.certification import CertificateReport
+
+FOLDER, FILE = "certificate", "certificate.json"
+_NOTE = (
+    "certified: right, and proved to stay so under any perturbation of at most that length (L2, in "
+    "units of the input after resizing); attacked: no perturbation found by APGD. The truth lies "
+    "between."
+)
+
+
+def certificate_chart(values: dict[str, Any]) -> Chart:
+    """Accuracy against the radius: what is proved from below, what attacks leave from above."""
+    curve, results = values["curve"], values["results"]
+    attacked = [row for row in results if row["attacked_accuracy"] is not None]
+    series = [
+        Series(
+            label="certified",
+            xs=curve["radii"],
+            ys=curve["certified_accuracies"],
+            colour=0,
+        )
+    ]
+    if attacked:
+        series.append(
+            Series(
+                label="attacked (APGD)",
+                xs=[0.0, *(row["radius"] for row in attacked)],
+                ys=[values["clean_accuracy"], *(row["attacked_accuracy"] for row in attacked)],
+                colour=1,
+                dashed=True,
+            )
+        )
+    return Chart(
+        title="Certified accuracy",
+        series=series,
+        x_label="radius (L2)",
+        y_label="accuracy",
+        percent=True,
+        whole=False,
+    )
+
+
+def print_certificate(found: CertificateReport, files: Sequence[Path]) -> None:
+    """The table of both accuracies, L with its factors, and where the files are."""
+    console, certificate = make_console(), found.certificate
+    console.print(
+        f"{found.run}: {found.recipe}, {found.weights} weights, "
+        f"{certificate.clean_accuracy:.2%} of {certificate.num_images:,} test images right",
+        soft_wrap=True,
+    )
+    name, value = certificate.largest_factor
+    console.print(
+        f"L = {certificate.lipschitz:.6g}; its largest factor is that of {name}, {value:.6g}"
+    )
+    console.print(_results_table(found))
+    console.print(_NOTE, style="dim")
+    for notice in found.notices:
+        console.print(notice, soft_wrap=True)
+    print_files(console, files)
+
+
+def _results_table(found: CertificateReport) -> Table:
+    rows = number_table("radius", "certified", "attacked", num_names=0)
+    for row in _rows(found.to_dict()):
+        rows.add_row(*row)
+    return rows
+
+
+def _rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (
+            radius_text(row["radius"]),
+            f"{row['certified_accuracy']:.2%}",
+            "-" if row["attacked_accuracy"] is None else f"{row['attacked_accuracy']:.2%}",
+        )
+        for row in values["results"]
+    ]
+
+
+def radius_text(radius: float) -> str:
+    """A whole number of 255th as such."""
+    steps = round(255 * radius)
+    return f"{steps}/255" if steps and abs(steps / 255 - radius) < 1e-12 else f"{radius:.4g}"
+
+
+def read_certificate(run: Path, weights: str) -> dict[str, Any] | None:
+    """What `pdecnn certify` wrote into a run for these weights; None: nothing that can be read."""
+    try:
+        values = json.loads((run / FOLDER / FILE).read_bytes())
+        return values if values["weights"] == weights and certificate_chart(values) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def draw_certificate(values: dict[str, Any] | None) -> Markup:
+    """The curves and the table, as recorded."""
+    if values is None:
+        return tag("p", "Nothing is recorded: ", tag("code", "pdecnn certify RUN"), class_="note")
+    lipschitz = values["lipschitz"]
+    said = (
+        f"On {values['num_images']:,} test images; the Lipschitz constant of the network is "
+        f"{'beyond all numbers' if lipschitz is None else format(lipschitz, '.6g')}."
+    )
+    header = ("radius", "certified", "attacked")
+    return tag(
+        "div",
+        tag("p", said),
+        figure(certificate_chart(values)),
+        table(header, _rows(values), caption="Certified accuracy"),
+        tag("p", _NOTE, class_="note"),
+        [tag("p", f"{notice}.", class_="note") for notice in values["notices"]],
+    )
