@@ -79,7 +79,7 @@ DEFAULTS = {
     },
     "attack": {
         "norm": "linf",
-        "restarts": 3,
+        "restarts": 4,
         "steps": 25,
         "weights": "best",
         "device": "auto",

@@ -105,7 +105,7 @@ def attack(
     ] = None,
     restarts: Annotated[
         int, typer.Option("--restarts", help="Random starts of PGD and of APGD.")
-    ] = 3,
+    ] = 4,
     steps: Annotated[int, typer.Option("--steps", help="From each start.")] = 25,
     seed: Annotated[int, typer.Option("--seed", help="Of the starts.")] = 0,
     images: Annotated[
