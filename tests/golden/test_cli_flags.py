@@ -43,6 +43,7 @@ COMMANDS = {
         RUN|FOLDER --onnx FILE --torch-export FILE --pixels VALUE --weights VALUE --json --debug
     """,
     "recipes": "--json --debug",
+    "settings": "[RECIPE] --json --debug",
     "models": "--json --debug",
     "data": "",
     "data list": "--json --debug",

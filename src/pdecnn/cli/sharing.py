@@ -62,6 +62,28 @@ def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     print_recipes()
 
 
+def settings(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE", help="Show the values of a recipe or TOML file too."),
+    ] = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """List the settings that `--set` takes."""
+    del debug
+    from pdecnn.runs.config import describe_settings
+    from pdecnn.runs.recipes import read_recipe
+
+    found = describe_settings(None if recipe is None else read_recipe(recipe))
+    if as_json:
+        print_json(found)
+        return
+    from pdecnn.reports.terminal import print_settings
+
+    print_settings(found)
+
+
 def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     """List the networks that `create_model` knows and their sizes."""
     del debug
