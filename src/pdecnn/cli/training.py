@@ -128,14 +128,17 @@ def evaluate(
 
 def predict(
     run: RunArgument,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files.")],
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE", help="Image files, files of arrays, or folders of either."),
+    ],
     top: Annotated[int, typer.Option("--top", help="How many classes an image.")] = 3,
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Name the most probable classes of image files; CSV or JSON."""
+    """Name the most probable classes of images; CSV or JSON."""
     del debug
     from pdecnn import runs
 

@@ -3,18 +3,21 @@
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pdecnn.data.arrays import SAMPLES, read_samples, samples_of
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
-from pdecnn.data.images import read_image
-from pdecnn.errors import CheckpointError, ConfigError, DivergedError
+from pdecnn.data.images import SUFFIXES, read_image
+from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import Evaluation, check_fit, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig
@@ -137,47 +140,95 @@ def read_run(
 
 def predict(
     run: str | Path,
-    images: Sequence[str | Path],
+    images: Sequence[str | Path] | Tensor | npt.NDArray[Any],
     *,
     top: int = 3,
     weights: str = "best",
     device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """The most probable classes of image files, by name: one entry per image."""
+    """The most probable classes, by name: one entry per image, or per sample of an array.
+
+    `images` are image files, .npy, .npz or .safetensors files with samples (n, channels,
+    *spatial), folders with such files in them at any depth, or one array of samples.
+    """
     if top < 1:
         raise ConfigError(f"top must be at least 1, found {top}")
     network = load(run, weights).to(resolve_device(device))
     refuse_nonfinite(network, Path(run))
-    names = network.preprocessing.class_names or tuple(map(str, range(network.num_classes)))
-    size = network.preprocessing.size
-    if network.config.dimension != 2:
-        raise ConfigError(
-            f"{run}: its network takes {network.config.dimension}D arrays, and image files have 2 "
-            f"dimensions; use pdecnn.load and network.preprocess from Python"
-        )
-    height_width = None if size is None else (size[0], size[1])
-    pixels = [read_image(path, network.config.in_channels, height_width) for path in images]
+    class_names = network.preprocessing.class_names or tuple(map(str, range(network.num_classes)))
     results = []
-    for path, image in zip(images, pixels, strict=True):
-        scores = class_scores(network, image.unsqueeze(0), batch_size=1)
-        if not bool(scores.isfinite().all()):
-            raise DivergedError(
-                f"{path}: its class scores are not finite: the features leave the range of "
-                f"floating-point numbers on their way; take other weights"
-            )
-        probabilities, classes = torch.topk(scores[0].softmax(0), min(top, network.num_classes))
-        results.append(
-            {
-                "image": str(path),
-                "predictions": [
-                    {"class": names[index], "probability": probability}
-                    for index, probability in zip(
-                        classes.tolist(), probabilities.tolist(), strict=True
-                    )
-                ],
-            }
-        )
+    for names, samples in _samples(network, images):
+        scores = class_scores(network, samples, batch_size=TrainingConfig.evaluation_batch_size)
+        for name, row in zip(names, scores, strict=True):
+            if not bool(row.isfinite().all()):
+                raise DivergedError(
+                    f"{name}: its class scores are not finite: the features leave the range of "
+                    f"floating-point numbers on their way; take other weights"
+                )
+            probabilities, classes = torch.topk(row.softmax(0), min(top, network.num_classes))
+            predictions = [
+                {"class": class_names[index], "probability": probability}
+                for index, probability in zip(classes.tolist(), probabilities.tolist(), strict=True)
+            ]
+            results.append({"image": name, "predictions": predictions})
     return results
+
+
+def _samples(
+    network: Network, images: Sequence[str | Path] | Tensor | npt.NDArray[Any]
+) -> Iterator[tuple[list[str], Tensor]]:
+    """What is to be classified, file by file, with names."""
+    if isinstance(images, Tensor | np.ndarray):
+        array = images.detach().cpu().numpy() if isinstance(images, Tensor) else images
+        samples = _fitting(network, samples_of(array, "the array given"), "the array given")
+        yield [str(place) for place in range(len(samples))], samples
+        return
+    size = network.preprocessing.size
+    for path in _found_files(images):
+        if path.suffix in SAMPLES:
+            samples = _fitting(network, read_samples(path), str(path))
+            yield [f"{path}[{place}]" for place in range(len(samples))], samples
+        elif network.config.dimension != 2:
+            raise ConfigError(
+                f"{path}: image files have 2 dimensions, and the network takes "
+                f"{network.config.dimension}D samples; pass {', '.join(SAMPLES)} files"
+            )
+        else:
+            height_width = None if size is None else (size[0], size[1])
+            image = read_image(path, network.config.in_channels, height_width)
+            yield [str(path)], image.unsqueeze(0)
+
+
+def _found_files(paths: Sequence[str | Path]) -> list[Path]:
+    """The files, and those of folders by name."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [
+            file
+            for file in sorted(path.rglob("*"))
+            if file.suffix.lower() in (*SUFFIXES, *SAMPLES) and file.is_file()
+        ]
+        if not inside:
+            raise DataError(
+                f"{path}: is a folder without files to classify; they end in "
+                f"{', '.join((*SUFFIXES, *SAMPLES))}"
+            )
+        found += inside
+    return found
+
+
+def _fitting(network: Network, samples: Tensor, path: str) -> Tensor:
+    config = network.config
+    if samples.dim() - 2 != config.dimension or samples.shape[1] != config.in_channels:
+        spatial = ", ".join(("depth", "height", "width")[3 - config.dimension :])
+        raise DataError(
+            f"{path}: the network takes samples with the axes (samples, {config.in_channels} "
+            f"channels, {spatial}), found shape {tuple(samples.shape)}"
+        )
+    return samples
 
 
 class Sample(NamedTuple):
