@@ -10,8 +10,8 @@ from pdecnn.cli.options import (
     DebugOption,
     DeviceOption,
     JsonOption,
+    NetworkArgument,
     QuietOption,
-    RunArgument,
     WeightsOption,
     print_json,
     say_to_terminal,
@@ -20,8 +20,15 @@ from pdecnn.cli.options import (
 )
 
 
+def _beside(run: Path) -> Path:
+    """Where files of a run go; a folder called as a model would be taken for it next time."""
+    from pdecnn.runs.runs import RUNS
+
+    return run if run.exists() else RUNS / run
+
+
 def diagnose(
-    run: RunArgument,
+    run: NetworkArgument,
     data: DataOption = None,
     weights: WeightsOption = "best",
     output: Annotated[
@@ -41,7 +48,7 @@ def diagnose(
     found = diagnosis.diagnose(
         run, data=data, weights=weights, device=device, say=say_to_terminal(quiet=as_json)
     )
-    files = write_diagnosis(found, output or run / "diagnosis")
+    files = write_diagnosis(found, output or _beside(run) / "diagnosis")
     if found.notice is not None:
         warn(found.notice)
     if as_json:
@@ -93,7 +100,7 @@ def report(
 
 
 def attack(
-    run: RunArgument,
+    run: NetworkArgument,
     epsilons: Annotated[
         list[float] | None,
         typer.Option("--epsilon", metavar="E", help="In pixel values of [0, 1]; may be repeated."),
@@ -142,7 +149,7 @@ def attack(
         device=device,
         say=say_to_terminal(quiet=as_json),
     )
-    files = write_attack(found, output or run / "attack")
+    files = write_attack(found, output or _beside(run) / "attack")
     if as_json:
         print_json(found.to_dict())
     else:
@@ -150,12 +157,7 @@ def attack(
 
 
 def explore(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN|MODEL", help="A run directory, or a model with published weights."
-        ),
-    ],
+    run: NetworkArgument,
     data: DataOption = None,
     weights: WeightsOption = "best",
     port: Annotated[int, typer.Option("--port", help="0 is any free one.")] = 0,

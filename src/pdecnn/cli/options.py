@@ -15,6 +15,10 @@ from pdecnn.errors import ConfigError
 if TYPE_CHECKING:
     from pdecnn.runs.training import Listener
 
+NetworkArgument = Annotated[
+    Path,
+    typer.Argument(metavar="RUN|MODEL", help="A run directory, or a model with published weights."),
+]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 DataOption = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="The folder or file of the data set.")

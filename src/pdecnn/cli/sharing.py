@@ -11,7 +11,11 @@ from pdecnn.errors import ConfigError
 
 def export(
     source: Annotated[
-        Path, typer.Argument(metavar="RUN|FOLDER", help="A run directory or a saved network.")
+        Path,
+        typer.Argument(
+            metavar="RUN|FOLDER|MODEL",
+            help="A run directory, a saved network, or a model with published weights.",
+        ),
     ],
     onnx: Annotated[
         Path | None, typer.Option("--onnx", metavar="FILE", help="Write ONNX, FILE.onnx.")

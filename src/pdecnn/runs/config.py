@@ -115,7 +115,7 @@ class RunConfig:
     seed: int = 0
     """Drives the split, the initial weights, the order and the augmentation."""
     initial: str | None = None
-    """The run or `save_pretrained` folder the weights are taken from; None: drawn at random."""
+    """The run, `save_pretrained` folder or published model the weights are from; None: random."""
 
     def __post_init__(self) -> None:
         if not _RECIPE_NAME.fullmatch(self.recipe):

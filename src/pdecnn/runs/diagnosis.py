@@ -25,8 +25,8 @@ from pdecnn.diagnostics.robustness import (
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.runs.environment import cpu_threads, resolve_device
-from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.runs import Run, as_run
+from pdecnn.runs.evaluation import open_run, read_run
+from pdecnn.runs.runs import Run
 
 NUM_IMAGES = 8
 """Images at which a diagnosis is made."""
@@ -115,7 +115,7 @@ def diagnose(
     float64, which mps does not have: 'auto' is the CPU there. Weights that are no numbers are
     diagnosed too, with a notice.
     """
-    run, where = as_run(run), _float64_device(device)
+    run, where = open_run(run), _float64_device(device)
     with cpu_threads(run.config.training.num_threads):
         network, test, _ = read_run(run, data, weights=weights, finite=False)
         found = nonfinite_weights(network)
@@ -158,7 +158,7 @@ def attack(
         raise unknown_name("norm", norm, NORMS)
     if not epsilons:
         raise ConfigError("there must be at least one epsilon")
-    run, where = as_run(run), resolve_device(device)
+    run, where = open_run(run), resolve_device(device)
     config = run.config
     with cpu_threads(config.training.num_threads):
         network, test, _ = read_run(run, data, weights=weights)

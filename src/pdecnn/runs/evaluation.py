@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,10 +26,12 @@ from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import refuse_nonfinite
-from pdecnn.networks.registry import take_weights
+from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_weights
+from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.preparation import read_splits
-from pdecnn.runs.runs import Run, as_run
+from pdecnn.runs.recipes import recipe
+from pdecnn.runs.runs import Run
 
 log = logging.getLogger(__name__)
 SPLITS = ("test", "validation", "train")
@@ -37,14 +40,46 @@ SHOWN_IMAGES = "shown images"
 
 
 def load(path: str | Path, weights: str = "best") -> Network:
-    """The trained network of a run directory or `save_pretrained` folder, in evaluation mode."""
+    """The trained network of a run directory or `save_pretrained` folder, in evaluation mode.
+
+    The name of a model with published weights will do where no path is called so.
+    """
     return _read(Path(path), weights).eval()
 
 
 def _read(path: Path, weights: str = "best") -> Network:
+    name = published_name(path)
+    if name is not None:
+        return read_weights(PublishedRun(name), weights)
     if os.path.isfile(path / MODEL):
         return Network.from_pretrained(path)
     return read_weights(Run(path), weights)
+
+
+class PublishedRun(Run):
+    """The published weights of a model in the place of a run; its config is the recipe's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, elsewhere=True)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """That of the recipe of the same name."""
+        return recipe(str(self.folder))
+
+    def weights(self, which: str = "best") -> Path:
+        """Where they are."""
+        if which != "best":
+            raise ConfigError(f"{self.folder} has its published weights only; leave out --weights")
+        return PUBLISHED_WEIGHTS / self.folder
+
+
+def open_run(run: str | Path | Run) -> Run:
+    """The run itself, that of a folder, or the published weights of a name."""
+    if isinstance(run, Run):
+        return run
+    name = published_name(run)
+    return Run(run) if name is None else PublishedRun(name)
 
 
 def read_weights(run: Run, which: str = "best") -> Network:
@@ -101,7 +136,7 @@ def evaluate(
     where = resolve_device(device)
     with joined_ranks(where) as ranks:
         network, images, training = ranks.together(
-            lambda: read_run(as_run(run), data, split=split, weights=weights)
+            lambda: read_run(open_run(run), data, split=split, weights=weights)
         )
         how: dict[str, Any] = {
             "batch_size": training.evaluation_batch_size,
@@ -268,7 +303,7 @@ def examine(
 ) -> Examination:
     """Score all test images and keep up to `num_images` at random and as many wrong ones."""
     where = resolve_device(device)
-    network, test, training = read_run(as_run(run), data, weights=weights)
+    network, test, training = read_run(open_run(run), data, weights=weights)
     scores = class_scores(
         network.to(where),
         test.images,
