@@ -4,7 +4,9 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,7 +15,7 @@ from pdecnn.checks import check_count
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.networks import pretrained
 from pdecnn.networks.config import NetworkConfig
-from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.preprocessing import Preprocessing, as_tensor
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution, check_features
 from pdecnn.pde.layers import AbstractLayer
@@ -166,9 +168,16 @@ class Network(nn.Module):
             features = connector(features)
         return intermediates
 
-    def preprocess(self, images: Tensor) -> Tensor:
+    def preprocess(self, images: Tensor | npt.NDArray[Any]) -> Tensor:
         """Standardised images, on the device and in the dtype of the weights."""
-        weight = self.classifier.weight
+        weight, images = self.classifier.weight, as_tensor(images)
+        shape, channels = images.shape, self.config.in_channels
+        if len(shape) == self.config.dimension + 2 and shape[1] != channels == shape[-1]:
+            turned = (0, len(shape) - 1, *range(1, len(shape) - 1))
+            raise ValueError(
+                f"images seem to have their channels last, found shape {tuple(shape)}; pass "
+                f"images.permute{turned}"
+            )
         return self.preprocessing.apply(images.to(weight.device), weight.dtype)
 
     def reset_classifier(self, num_classes: int) -> None:
