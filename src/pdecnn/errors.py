@@ -79,16 +79,17 @@ def _shortened(text: str, longest: int) -> str:
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     """The error for a misspelt name: what was found and the nearest one, or all there are."""
     text, names = _shortened(str(name), 200), sorted(known)
-    nearest = get_close_matches(text, names, n=1, cutoff=0.6) or [
-        candidate
-        for candidate in names
-        if text and (text in candidate or text == _initials(candidate))
-    ]
+    nearest = (
+        [candidate for candidate in names if text == _initials(candidate)]
+        or get_close_matches(text, names, n=1, cutoff=0.6)
+        or [candidate for candidate in names if text and text in candidate]
+    )
     if nearest:
         return ConfigError(f"unknown {kind} {quoted(name)}; did you mean {nearest[0]!r}?")
     return ConfigError(f"unknown {kind} {quoted(name)}; known are {', '.join(names)}")
 
 
 def _initials(name: str) -> str:
-    """'rk4' for 'runge_kutta_4'."""
-    return "".join(word[:1] for word in name.split("_"))
+    """'rk4' for 'runge_kutta_4', 'training.lr' for 'training.learning_rates'."""
+    group, dot, last = name.rpartition(".")
+    return group + dot + "".join(word[:1] for word in last.split("_"))

@@ -161,7 +161,8 @@ def test_an_image_that_is_none_is_named(refused, trained, tmp_path):
             (tmp_path / name).write_bytes(content)
         assert name in refused(3, "predict", trained.folder, tmp_path / name)
         assert name in refused(3, "predict", trained.folder, tmp_path / name, "--json")
-    assert "is a folder" in refused(3, "predict", trained.folder, tmp_path)
+    (tmp_path / "empty").mkdir()
+    assert "is a folder without" in refused(3, "predict", trained.folder, tmp_path / "empty")
 
 
 # ------------------------------------------------------------------ settings: exit code 2

@@ -9,11 +9,12 @@ from pdecnn.cli import app
 COMMANDS = {
     "": "--version",
     "train": """
-        [RECIPE] --data DIR --output RUN --seed VALUE --set KEY=VALUE... --from RUN|FOLDER|FILE
-        --foreign --freeze PARTS... --deterministic --resume --device VALUE --quiet --json --debug
+        [RECIPE] --data DIR --output RUN --seed VALUE --set KEY=VALUE...
+        --from RUN|FOLDER|FILE|MODEL --foreign --freeze PARTS... --deterministic --resume
+        --device VALUE --quiet --json --debug
     """,
-    "evaluate": "RUN --data DIR --split VALUE --weights VALUE --device VALUE --json --debug",
-    "predict": "RUN IMAGE... --top VALUE --weights VALUE --device VALUE --json --debug",
+    "evaluate": "RUN|MODEL --data DIR --split VALUE --weights VALUE --device VALUE --json --debug",
+    "predict": "RUN|MODEL IMAGE... --top VALUE --weights VALUE --device VALUE --json --debug",
     "coarsen": """
         RUN --space FACTOR --time FACTOR --method VALUE --interpolation VALUE --evaluate --data DIR
         --set KEY=VALUE... --output RUN --weights VALUE --device VALUE --json --debug
@@ -26,13 +27,13 @@ COMMANDS = {
         TARGET --data DIR --datasets NAMES... --dynamics NAMES... --seeds VALUE --output DIR
         --quick --set KEY=VALUE... --jobs VALUE --device VALUE --quiet --json --debug
     """,
-    "diagnose": "RUN --data DIR --weights VALUE --output DIR --device VALUE --json --debug",
+    "diagnose": "RUN|MODEL --data DIR --weights VALUE --output DIR --device VALUE --json --debug",
     "report": """
         RUN... --output -o FILE --data DIR... --weights VALUE --images VALUE --no-diagnosis
         --device VALUE --quiet --debug
     """,
     "attack": """
-        RUN --epsilon E... --norm VALUE --method NAMES... --restarts VALUE --steps VALUE
+        RUN|MODEL --epsilon E... --norm VALUE --method NAMES... --restarts VALUE --steps VALUE
         --seed VALUE --images VALUE --data DIR --weights VALUE --output DIR --device VALUE --json
         --debug
     """,
@@ -44,9 +45,11 @@ COMMANDS = {
         RUN|MODEL --data DIR --weights VALUE --port VALUE --no-browser --device VALUE --debug
     """,
     "export": """
-        RUN|FOLDER --onnx FILE --torch-export FILE --pixels VALUE --weights VALUE --json --debug
+        RUN|FOLDER|MODEL --onnx FILE --torch-export FILE --pixels VALUE --weights VALUE --json
+        --debug
     """,
     "recipes": "--json --debug",
+    "settings": "[RECIPE] --json --debug",
     "models": "--json --debug",
     "data": "",
     "data list": "--json --debug",
@@ -83,7 +86,7 @@ DEFAULTS = {
     },
     "attack": {
         "norm": "linf",
-        "restarts": 3,
+        "restarts": 4,
         "steps": 25,
         "weights": "best",
         "device": "auto",

@@ -348,11 +348,43 @@ def test_recipes_and_models_are_listed(run_command):
     assert json.loads(run_command("models", "--json").stdout)["parabolic_stl10"] == 618_554
 
 
+def test_every_setting_is_described(run_command):
+    found = json.loads(run_command("settings", "parabolic_digits", "--json").stdout)
+    config = pdecnn.recipe("parabolic_digits").to_dict()
+    assert found.keys() == {
+        "seed",
+        *(f"{group}.{name}" for group in ("network", "data", "training") for name in config[group]),
+    }
+    for key, row in found.items():
+        assert row["type"], key
+        assert row["meaning"], key
+    assert found["training.learning_rates"]["value"] == config["training"]["learning_rates"]
+    assert found["training.learning_rates"]["type"] == "list of numbers"
+    assert found["network.channels"]["required"]
+    assert found["network.channels"]["range"] == "[1, inf)"
+    assert found["network.integrator"]["value"] in found["network.integrator"]["range"]
+    assert found["data.folder"]["type"] == "text or none"
+    bare = json.loads(run_command("settings", "--json").stdout)
+    assert "value" not in bare["seed"]
+    # What is said as a default can be set.
+    given = {key: row["default"] for key, row in bare.items() if not row["required"]}
+    texts = {key: value for key, value in given.items() if value not in ([], None)}
+    pdecnn.recipe("hamiltonian_digits").with_settings(texts | {"network.backprop": "stored"})
+
+
+def test_settings_are_shown_and_found_from_the_help_of_train(run_command):
+    text = run_command("settings", "hamiltonian_digits").stdout
+    assert "training.learning_rates = 0.1,0.02,0.004" in text
+    assert "(0, 1]; default 1.0" in text
+    assert "pdecnn settings" in run_command("train", "--help").stdout
+    assert run_command("settings", "hamiltonian_digit").code == 2
+
+
 def test_version_and_help(run_command):
     assert run_command("--version").stdout == f"pdecnn {pdecnn.__version__}\n"
     done = run_command("--help")
     assert done.code == 0
-    commands = "train evaluate predict reproduce diagnose attack export recipes models"
+    commands = "train evaluate predict reproduce diagnose attack export recipes settings models"
     for name in commands.split():
         assert name in done.stdout
         assert run_command(name, "--help").code == 0

@@ -16,7 +16,7 @@ from pdecnn.cli.inspection import attack, certify, diagnose, explore, report
 from pdecnn.cli.levels import coarsen, refine
 from pdecnn.cli.options import process_rank
 from pdecnn.cli.reproduction import bench, reproduce
-from pdecnn.cli.sharing import export, models, recipes
+from pdecnn.cli.sharing import export, models, recipes, settings
 from pdecnn.cli.training import evaluate, predict, train
 from pdecnn.errors import (
     BadFilesError,
@@ -55,6 +55,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     explore,
     export,
     recipes,
+    settings,
     models,
     bench,
 )

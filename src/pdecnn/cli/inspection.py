@@ -12,7 +12,6 @@ from pdecnn.cli.options import (
     JsonOption,
     NetworkArgument,
     QuietOption,
-    RunArgument,
     WeightsOption,
     parse_fraction,
     print_json,
@@ -30,7 +29,7 @@ def _beside(run: Path) -> Path:
 
 
 def diagnose(
-    run: RunArgument,
+    run: NetworkArgument,
     data: DataOption = None,
     weights: WeightsOption = "best",
     output: Annotated[
@@ -50,7 +49,7 @@ def diagnose(
     found = diagnosis.diagnose(
         run, data=data, weights=weights, device=device, say=say_to_terminal(quiet=as_json)
     )
-    files = write_diagnosis(found, output or run / "diagnosis")
+    files = write_diagnosis(found, output or _beside(run) / "diagnosis")
     if found.notice is not None:
         warn(found.notice)
     if as_json:
@@ -102,7 +101,7 @@ def report(
 
 
 def attack(
-    run: RunArgument,
+    run: NetworkArgument,
     epsilons: Annotated[
         list[float] | None,
         typer.Option("--epsilon", metavar="E", help="In pixel values of [0, 1]; may be repeated."),
@@ -114,7 +113,7 @@ def attack(
     ] = None,
     restarts: Annotated[
         int, typer.Option("--restarts", help="Random starts of PGD and of APGD.")
-    ] = 3,
+    ] = 4,
     steps: Annotated[int, typer.Option("--steps", help="From each start.")] = 25,
     seed: Annotated[int, typer.Option("--seed", help="Of the starts.")] = 0,
     images: Annotated[
@@ -151,7 +150,7 @@ def attack(
         device=device,
         say=say_to_terminal(quiet=as_json),
     )
-    files = write_attack(found, output or run / "attack")
+    files = write_attack(found, output or _beside(run) / "attack")
     if as_json:
         print_json(found.to_dict())
     else:

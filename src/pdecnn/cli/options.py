@@ -25,7 +25,9 @@ DataOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be repeated."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a setting (`pdecnn settings`); may be repeated."
+    ),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
 WeightsOption = Annotated[str, typer.Option("--weights", help="best or last.")]

@@ -11,7 +11,11 @@ from pdecnn.errors import ConfigError
 
 def export(
     source: Annotated[
-        Path, typer.Argument(metavar="RUN|FOLDER", help="A run directory or a saved network.")
+        Path,
+        typer.Argument(
+            metavar="RUN|FOLDER|MODEL",
+            help="A run directory, a saved network, or a model with published weights.",
+        ),
     ],
     onnx: Annotated[
         Path | None, typer.Option("--onnx", metavar="FILE", help="Write ONNX, FILE.onnx.")
@@ -60,6 +64,28 @@ def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     from pdecnn.reports.terminal import print_recipes
 
     print_recipes()
+
+
+def settings(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE", help="Show the values of a recipe or TOML file too."),
+    ] = None,
+    as_json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """List the settings that `--set` takes."""
+    del debug
+    from pdecnn.runs.config import describe_settings
+    from pdecnn.runs.recipes import read_recipe
+
+    found = describe_settings(None if recipe is None else read_recipe(recipe))
+    if as_json:
+        print_json(found)
+        return
+    from pdecnn.reports.terminal import print_settings
+
+    print_settings(found)
 
 
 def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:

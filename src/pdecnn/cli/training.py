@@ -14,8 +14,8 @@ from pdecnn.cli.options import (
     DebugOption,
     DeviceOption,
     JsonOption,
+    NetworkArgument,
     QuietOption,
-    RunArgument,
     SetOption,
     WeightsOption,
     print_json,
@@ -42,7 +42,7 @@ def train(
     settings: SetOption = None,
     initial: Annotated[
         Path | None,
-        typer.Option("--from", metavar="RUN|FOLDER|FILE", help="Start from these weights."),
+        typer.Option("--from", metavar="RUN|FOLDER|FILE|MODEL", help="Start from these weights."),
     ] = None,
     foreign: Annotated[
         bool, typer.Option("--foreign", help="Let --from be a .pt file; its tensors alone count.")
@@ -107,7 +107,7 @@ def train(
 
 
 def evaluate(
-    run: RunArgument,
+    run: NetworkArgument,
     data: DataOption = None,
     split: Annotated[str, typer.Option("--split", help="test, validation or train.")] = "test",
     weights: WeightsOption = "best",
@@ -127,15 +127,18 @@ def evaluate(
 
 
 def predict(
-    run: RunArgument,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files.")],
+    run: NetworkArgument,
+    images: Annotated[
+        list[Path],
+        typer.Argument(metavar="IMAGE", help="Image files, files of arrays, or folders of either."),
+    ],
     top: Annotated[int, typer.Option("--top", help="How many classes an image.")] = 3,
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Name the most probable classes of image files; CSV or JSON."""
+    """Name the most probable classes of images; CSV or JSON."""
     del debug
     from pdecnn import runs
 

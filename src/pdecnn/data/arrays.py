@@ -287,6 +287,28 @@ def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:
     return DataSet(name="arrays", train=train, test=test, validation=sets.get("validation"))
 
 
+SAMPLES = (".npy", ".npz", ".safetensors")
+"""How names of files of arrays end."""
+
+
+def read_samples(path: Path) -> Tensor:
+    """The samples of a .npy file, or of the array `x` or the only one of another, unlabelled."""
+    alone = path.suffix == ".npy"
+    files = ArrayFiles(path.parent if alone else path)
+    names = files.names if len(files.names) == 1 else files.names & {"x"}
+    name = path.stem if alone else next(iter(names), None)
+    if name is None:
+        raise DataError(f"{path}: holds no array x (found: {', '.join(sorted(files.names))})")
+    return samples_of(files.read(name), files.path(name))
+
+
+def samples_of(array: Array, path: str) -> Tensor:
+    """An array of samples, (n, channels, *spatial), checked; errors call it by that path."""
+    images = _images(array, path, stream=False)
+    assert isinstance(images, Tensor)
+    return images
+
+
 def _files(place: Source) -> ArrayFiles:
     return HeldArrays(place) if isinstance(place, Mapping) else ArrayFiles(Path(place))
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image as OpenImage
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 MAX_PIXELS = 50_000_000
 _MODES = {1: "L", 3: "RGB"}
 _WARNING_FILTERS = Lock()

@@ -29,7 +29,7 @@ from pdecnn.pde.block import Block
 
 METHODS = ("fgsm", "pgd", "apgd")
 ATTACKS = ("fgsm", "pgd", "apgd_ce", "apgd_dlr")
-RESTARTS, NUM_STEPS = 3, 25
+RESTARTS, NUM_STEPS = 4, 25
 """Of PGD and of each loss of APGD. Restarts find more than as many steps from one start."""
 WORST = "worst"
 _NUM_SHOWN = 8

@@ -13,7 +13,7 @@ from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.learning.metrics import check_fit
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import refuse_nonfinite
-from pdecnn.networks.registry import create_model, list_models
+from pdecnn.networks.registry import create_model, list_models, published_name
 from pdecnn.runs.config import DataConfig
 from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.preparation import read_splits
@@ -92,12 +92,12 @@ def open_subject(
     with photographs; any other cannot be explored without.
     """
     where = resolve_device(device)
-    name = str(run)
+    name, published = str(run), published_name(run)
     if is_run(Path(run)):
         config = Run(run).config
         network = Network.from_pretrained(Run(run).weights(weights))
         data_config, seed = config.data, config.seed
-    elif name in list_models(pretrained=True) and not Path(run).exists():
+    elif published is not None:
         if weights != "best":
             raise ConfigError(f"{name} has its published weights only; leave out --weights")
         network = create_model(name, pretrained=True)

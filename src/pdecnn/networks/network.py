@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +18,7 @@ from pdecnn.networks.bounded import (
     UnitRowsClassifier,
 )
 from pdecnn.networks.config import STABLE, NetworkConfig
-from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.preprocessing import Preprocessing, as_tensor
 from pdecnn.networks.stages import Classifier, Connector, Opening
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import check_features
@@ -93,9 +94,16 @@ class Network(nn.Module):
             features = connector(features)
         return intermediates
 
-    def preprocess(self, images: Tensor) -> Tensor:
+    def preprocess(self, images: Tensor | npt.NDArray[Any]) -> Tensor:
         """Standardised images, on the device and in the dtype of the weights."""
-        weight = self.classifier.weight
+        weight, images = self.classifier.weight, as_tensor(images)
+        shape, channels = images.shape, self.config.in_channels
+        if len(shape) == self.config.dimension + 2 and shape[1] != channels == shape[-1]:
+            turned = (0, len(shape) - 1, *range(1, len(shape) - 1))
+            raise ValueError(
+                f"images seem to have their channels last, found shape {tuple(shape)}; pass "
+                f"images.permute{turned}"
+            )
         return self.preprocessing.apply(images.to(weight.device), weight.dtype)
 
     def reset_classifier(self, num_classes: int) -> None:

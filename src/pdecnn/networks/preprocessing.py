@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -12,6 +15,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.settings import Settings, documented, setting
 
 STANDARDIZATIONS = ("image", "dataset", "mean", "none")
+_COLOURS, _MOST_COLOURS = 3, 4
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
@@ -67,11 +71,14 @@ class Preprocessing(Settings):
         if self.mean is not None and self.std is not None and len(self.mean) != len(self.std):
             raise ConfigError(f"mean and std must be as many; found {self.mean}, {self.std}")
 
-    def apply(self, images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    def apply(
+        self, images: Tensor | npt.NDArray[Any], dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         """Standardised images of shape (batch, channels, *spatial).
 
         uint8 pixels are divided by 255; floating ones are taken to be in [0, 1] already.
         """
+        images = as_tensor(images)
         pixels = self._pixels(images, torch.promote_types(dtype, torch.float32))
         if self.size is not None and tuple(pixels.shape[2:]) != self.size:
             pixels = _resize(pixels, self.size)
@@ -108,6 +115,33 @@ class Preprocessing(Settings):
         if not images.is_floating_point():
             raise ValueError(f"images must be uint8 or floating in [0, 1], found {images.dtype}")
         return images.to(dtype)
+
+
+def as_tensor(images: Tensor | npt.NDArray[Any]) -> Tensor:
+    """A tensor as it is; of a numpy array one, unless it is in a form that many others take."""
+    if isinstance(images, Tensor):
+        return images
+    if images.dtype.kind not in "uif":
+        raise ValueError(f"images must be uint8 or floating in [0, 1], found {images.dtype}")
+    shape, axes = images.shape, range(1, images.ndim - 1)
+    if images.ndim > 2 and shape[-1] <= _MOST_COLOURS < min(shape[1:-1]):
+        turned = f"images.transpose{(0, images.ndim - 1, *axes)}"
+        if images.ndim == 3:
+            turned = f"of one image images.transpose(2, 0, 1)[None], of signals {turned}"
+        raise ValueError(
+            f"images seem to have their channels last, found shape {shape}; the axes are (batch, "
+            f"channels, ...): pass {turned}"
+        )
+    # Signals and volumes come in units of their own, and so may grey images: but not as bytes do.
+    if images.dtype.kind == "f" and images.ndim == 4 and images.size:
+        low, high = float(images.min()), float(images.max())
+        as_bytes = shape[1] == _COLOURS or np.array_equal(images, images.round())
+        if low >= 0 and 1 < high <= 255 and as_bytes:
+            raise ValueError(
+                f"images must be uint8 or floating in [0, 1], found {low:g} to {high:g}; divide "
+                f"them by 255, or pass them as uint8"
+            )
+    return torch.from_numpy(np.ascontiguousarray(images))
 
 
 def average_pool(images: Tensor, factor: int) -> Tensor:

@@ -1,5 +1,6 @@
 """Networks by name, with timm's manners: create_model, list_models, register_model."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import fields, replace
 from fnmatch import fnmatch
@@ -84,6 +85,7 @@ STABLE_NETWORKS: dict[str, dict[str, Any]] = {
 }
 
 # Trained networks that come with the package, one `save_pretrained` folder a model.
+log = logging.getLogger(__name__)
 PUBLISHED_WEIGHTS = Path(__file__).parent / "weights"
 
 _MODELS: dict[str, ConfigFunction] = {}
@@ -110,6 +112,21 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """
     names = sorted(name for name in _MODELS if fnmatch(name, pattern))
     return [name for name in names if (PUBLISHED_WEIGHTS / name).is_dir() or not pretrained]
+
+
+def published_name(source: str | Path) -> str | None:
+    """The model whose published weights are meant; None: a path, which wins over such a name."""
+    name = str(source)
+    if name not in list_models(pretrained=True):
+        return None
+    if not Path(source).exists():
+        return name
+    log.warning(
+        "%s: what lies there is taken, not the published weights of that name; rename it to get "
+        "them",
+        name,
+    )
+    return None
 
 
 def model_config(name: str, **overrides: Any) -> NetworkConfig:

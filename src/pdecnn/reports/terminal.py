@@ -1,9 +1,11 @@
 """What commands print: the progress of a training, lists, tables of accuracies."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill, indent
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -201,6 +203,26 @@ def print_recipes() -> None:
         numbers = (str(training.epochs), str(training.batch_size), rates)
         table.add_row(name, config.data.name, *numbers, "; ".join(levels))
     make_console().print(table)
+
+
+def print_settings(found: dict[str, dict[str, Any]]) -> None:
+    """Each setting with its type, range and default, and below what it means."""
+    console = make_console()
+    for key, row in found.items():
+        names = row["range"] if isinstance(row["range"], list) else None
+        kind = row["type"] if names is None else f"{row['type']}: {', '.join(names)}"
+        kind += f" in {row['range']}" if isinstance(row["range"], str) else ""
+        default = "no default" if row["required"] else f"default {_value_text(row['default'])}"
+        value = f" = {_value_text(row['value'])}" if "value" in row else ""
+        console.print(f"{key}{value}", style="bold", soft_wrap=True)
+        for text in (f"{kind}; {default}", row["meaning"]):
+            console.print(indent(fill(text, console.width - 4), "    "), soft_wrap=True)
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_value_text, value)) or "none"
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def print_level(run: Run, figures: dict[str, Any] | None) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from math import isqrt
 from pathlib import Path
 from types import NoneType, UnionType
@@ -17,6 +17,10 @@ from pdecnn.errors import ConfigError, quoted, unknown_name
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
+from pdecnn.pde.activations import list_activations
+from pdecnn.pde.backprop import BACKPROP_MODES
+from pdecnn.pde.integrators import INTEGRATORS
+from pdecnn.pde.layers import LAYERS
 from pdecnn.settings import Settings, documented, setting
 
 FORMAT_VERSION = 2
@@ -112,7 +116,7 @@ class RunConfig:
     seed: int = 0
     """Drives the split, the initial weights, the order and the augmentation."""
     initial: str | None = None
-    """The run or `save_pretrained` folder the weights are taken from; None: drawn at random."""
+    """The run, `save_pretrained` folder or published model the weights are from; None: random."""
 
     def __post_init__(self) -> None:
         if not _RECIPE_NAME.fullmatch(self.recipe):
@@ -267,6 +271,56 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(_text, value))
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def describe_settings(config: RunConfig | None = None) -> dict[str, dict[str, Any]]:
+    """By dotted key: type, default, range and meaning of every setting, as JSON values.
+
+    With a config its value too. `required` says that there is no default, `range` has the names
+    there are or an interval of numbers; null: anything of the type.
+    """
+    names = {
+        "layer": [layer.name for layer in LAYERS],
+        "integrator": [integrator.name for integrator in INTEGRATORS],
+        "activation": list_activations(),
+        "backprop": list(BACKPROP_MODES),
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for group, cls in _CLASSES.items():
+        for entry in fields(cls):
+            required, allowed = entry.default is MISSING, entry.metadata["allowed"]
+            if group == "network":
+                allowed = names.get(entry.name, allowed)
+            found[f"{group}.{entry.name}"] = {
+                "type": _type_words(_hint(group, entry.name)),
+                "default": None if required else _json_value(entry.default),
+                "required": required,
+                "range": allowed if allowed is None or isinstance(allowed, str) else list(allowed),
+                "meaning": entry.metadata["meaning"],
+            }
+    found["seed"] = {
+        "type": _type_words(int),
+        "default": 0,
+        "required": False,
+        "range": "[0, inf)",
+        "meaning": "Drives the split, the initial weights, the order and the augmentation.",
+    }
+    if config is not None:
+        values = config.to_dict()
+        for key, row in found.items():
+            group, _, name = key.rpartition(".")
+            row["value"] = values[group][name] if group else values[name]
+    return found
+
+
+def _type_words(hint: Any) -> str:
+    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    words = ["none" if option is NoneType else _describe(option) for option in options]
+    return " or ".join(word.removeprefix("a ") for word in words)
+
+
+def _json_value(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _keys() -> list[str]:

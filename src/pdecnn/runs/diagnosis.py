@@ -28,8 +28,8 @@ from pdecnn.errors import ConfigError, DivergedError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.runs.environment import cpu_threads, resolve_device
-from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.runs import Run, as_run
+from pdecnn.runs.evaluation import open_run, read_run
+from pdecnn.runs.runs import Run
 
 NUM_IMAGES = 8
 """Images at which a diagnosis is made."""
@@ -133,7 +133,7 @@ def diagnose(
     float64, which mps does not have: 'auto' is the CPU there. Weights that are no numbers are
     diagnosed too, with a notice.
     """
-    run, where = as_run(run), float64_device(device)
+    run, where = open_run(run), float64_device(device)
     with cpu_threads(run.config.training.num_threads):
         network, test, _ = read_run(run, data, weights=weights, finite=False)
         found = nonfinite_weights(network)
@@ -179,7 +179,7 @@ def attack(
         raise unknown_name("norm", norm, NORMS)
     if not epsilons:
         raise ConfigError("there must be at least one epsilon")
-    run, where = as_run(run), resolve_device(device)
+    run, where = open_run(run), resolve_device(device)
     config = run.config
     with cpu_threads(config.training.num_threads):
         network, test, _ = read_run(run, data, weights=weights)

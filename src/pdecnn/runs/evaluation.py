@@ -3,18 +3,22 @@
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pdecnn.data.arrays import SAMPLES, read_samples, samples_of
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
-from pdecnn.data.images import read_image
-from pdecnn.errors import CheckpointError, ConfigError, DivergedError
+from pdecnn.data.images import SUFFIXES, read_image
+from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import Evaluation, check_fit, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig
@@ -22,10 +26,12 @@ from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import refuse_nonfinite
-from pdecnn.networks.registry import take_weights
+from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_weights
+from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.preparation import read_splits
-from pdecnn.runs.runs import Run, as_run
+from pdecnn.runs.recipes import recipe
+from pdecnn.runs.runs import Run
 
 log = logging.getLogger(__name__)
 SPLITS = ("test", "validation", "train")
@@ -34,14 +40,46 @@ SHOWN_IMAGES = "shown images"
 
 
 def load(path: str | Path, weights: str = "best") -> Network:
-    """The trained network of a run directory or `save_pretrained` folder, in evaluation mode."""
+    """The trained network of a run directory or `save_pretrained` folder, in evaluation mode.
+
+    The name of a model with published weights will do where no path is called so.
+    """
     return _read(Path(path), weights).eval()
 
 
 def _read(path: Path, weights: str = "best") -> Network:
+    name = published_name(path)
+    if name is not None:
+        return read_weights(PublishedRun(name), weights)
     if os.path.isfile(path / MODEL):
         return Network.from_pretrained(path)
     return read_weights(Run(path), weights)
+
+
+class PublishedRun(Run):
+    """The published weights of a model in the place of a run; its config is the recipe's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, elsewhere=True)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """That of the recipe of the same name."""
+        return recipe(str(self.folder))
+
+    def weights(self, which: str = "best") -> Path:
+        """Where they are."""
+        if which != "best":
+            raise ConfigError(f"{self.folder} has its published weights only; leave out --weights")
+        return PUBLISHED_WEIGHTS / self.folder
+
+
+def open_run(run: str | Path | Run) -> Run:
+    """The run itself, that of a folder, or the published weights of a name."""
+    if isinstance(run, Run):
+        return run
+    name = published_name(run)
+    return Run(run) if name is None else PublishedRun(name)
 
 
 def read_weights(run: Run, which: str = "best") -> Network:
@@ -98,7 +136,7 @@ def evaluate(
     where = resolve_device(device)
     with joined_ranks(where) as ranks:
         network, images, training = ranks.together(
-            lambda: read_run(as_run(run), data, split=split, weights=weights)
+            lambda: read_run(open_run(run), data, split=split, weights=weights)
         )
         how: dict[str, Any] = {
             "batch_size": training.evaluation_batch_size,
@@ -142,47 +180,95 @@ def read_run(
 
 def predict(
     run: str | Path,
-    images: Sequence[str | Path],
+    images: Sequence[str | Path] | Tensor | npt.NDArray[Any],
     *,
     top: int = 3,
     weights: str = "best",
     device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """The most probable classes of image files, by name: one entry per image."""
+    """The most probable classes, by name: one entry per image, or per sample of an array.
+
+    `images` are image files, .npy, .npz or .safetensors files with samples (n, channels,
+    *spatial), folders with such files in them at any depth, or one array of samples.
+    """
     if top < 1:
         raise ConfigError(f"top must be at least 1, found {top}")
     network = load(run, weights).to(resolve_device(device))
     refuse_nonfinite(network, Path(run))
-    names = network.preprocessing.class_names or tuple(map(str, range(network.num_classes)))
-    size = network.preprocessing.size
-    if network.config.dimension != 2:
-        raise ConfigError(
-            f"{run}: its network takes {network.config.dimension}D arrays, and image files have 2 "
-            f"dimensions; use pdecnn.load and network.preprocess from Python"
-        )
-    height_width = None if size is None else (size[0], size[1])
-    pixels = [read_image(path, network.config.in_channels, height_width) for path in images]
+    class_names = network.preprocessing.class_names or tuple(map(str, range(network.num_classes)))
     results = []
-    for path, image in zip(images, pixels, strict=True):
-        scores = class_scores(network, image.unsqueeze(0), batch_size=1)
-        if not bool(scores.isfinite().all()):
-            raise DivergedError(
-                f"{path}: its class scores are not finite: the features leave the range of "
-                f"floating-point numbers on their way; take other weights"
-            )
-        probabilities, classes = torch.topk(scores[0].softmax(0), min(top, network.num_classes))
-        results.append(
-            {
-                "image": str(path),
-                "predictions": [
-                    {"class": names[index], "probability": probability}
-                    for index, probability in zip(
-                        classes.tolist(), probabilities.tolist(), strict=True
-                    )
-                ],
-            }
-        )
+    for names, samples in _samples(network, images):
+        scores = class_scores(network, samples, batch_size=TrainingConfig.evaluation_batch_size)
+        for name, row in zip(names, scores, strict=True):
+            if not bool(row.isfinite().all()):
+                raise DivergedError(
+                    f"{name}: its class scores are not finite: the features leave the range of "
+                    f"floating-point numbers on their way; take other weights"
+                )
+            probabilities, classes = torch.topk(row.softmax(0), min(top, network.num_classes))
+            predictions = [
+                {"class": class_names[index], "probability": probability}
+                for index, probability in zip(classes.tolist(), probabilities.tolist(), strict=True)
+            ]
+            results.append({"image": name, "predictions": predictions})
     return results
+
+
+def _samples(
+    network: Network, images: Sequence[str | Path] | Tensor | npt.NDArray[Any]
+) -> Iterator[tuple[list[str], Tensor]]:
+    """What is to be classified, file by file, with names."""
+    if isinstance(images, Tensor | np.ndarray):
+        array = images.detach().cpu().numpy() if isinstance(images, Tensor) else images
+        samples = _fitting(network, samples_of(array, "the array given"), "the array given")
+        yield [str(place) for place in range(len(samples))], samples
+        return
+    size = network.preprocessing.size
+    for path in _found_files(images):
+        if path.suffix in SAMPLES:
+            samples = _fitting(network, read_samples(path), str(path))
+            yield [f"{path}[{place}]" for place in range(len(samples))], samples
+        elif network.config.dimension != 2:
+            raise ConfigError(
+                f"{path}: image files have 2 dimensions, and the network takes "
+                f"{network.config.dimension}D samples; pass {', '.join(SAMPLES)} files"
+            )
+        else:
+            height_width = None if size is None else (size[0], size[1])
+            image = read_image(path, network.config.in_channels, height_width)
+            yield [str(path)], image.unsqueeze(0)
+
+
+def _found_files(paths: Sequence[str | Path]) -> list[Path]:
+    """The files, and those of folders by name."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [
+            file
+            for file in sorted(path.rglob("*"))
+            if file.suffix.lower() in (*SUFFIXES, *SAMPLES) and file.is_file()
+        ]
+        if not inside:
+            raise DataError(
+                f"{path}: is a folder without files to classify; they end in "
+                f"{', '.join((*SUFFIXES, *SAMPLES))}"
+            )
+        found += inside
+    return found
+
+
+def _fitting(network: Network, samples: Tensor, path: str) -> Tensor:
+    config = network.config
+    if samples.dim() - 2 != config.dimension or samples.shape[1] != config.in_channels:
+        spatial = ", ".join(("depth", "height", "width")[3 - config.dimension :])
+        raise DataError(
+            f"{path}: the network takes samples with the axes (samples, {config.in_channels} "
+            f"channels, {spatial}), found shape {tuple(samples.shape)}"
+        )
+    return samples
 
 
 class Sample(NamedTuple):
@@ -222,7 +308,7 @@ def examine(
 ) -> Examination:
     """Score all test images and keep up to `num_images` at random and as many wrong ones."""
     where = resolve_device(device)
-    network, test, training = read_run(as_run(run), data, weights=weights)
+    network, test, training = read_run(open_run(run), data, weights=weights)
     scores = class_scores(
         network.to(where),
         test.images,

@@ -14,6 +14,7 @@ from pdecnn.data.split import balanced_fraction, balanced_split
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.registry import list_models, model_config
 from pdecnn.runs.config import VALIDATION_FRACTION, DataConfig, RunConfig
 from pdecnn.runs.recipes import recipe
 
@@ -80,11 +81,23 @@ def read_splits(config: DataConfig, seed: int, arrays: Mapping[str, Any] | None 
     return Splits(train, validation, data.test)
 
 
+_WIDTHS = ("channels", "num_steps", "step_size")
+
+
 def fit_network(config: RunConfig, arrays: Mapping[str, Any] | None = None) -> RunConfig:
     """The config with the channels, classes and size of data of one's own in its network.
 
-    What was set to something else than in the recipe stays; `make_network` compares it.
+    From published weights it takes the widths and steps. What was set to something else than in
+    the recipe stays; `make_network` and `take_weights` compare it.
     """
+    if config.initial in list_models(pretrained=True):
+        usual, published = recipe(config.recipe).network, model_config(config.initial)
+        taken = {
+            name: getattr(published, name)
+            for name in _WIDTHS
+            if getattr(config.network, name) == getattr(usual, name)
+        }
+        config = replace(config, network=replace(config.network, **taken))
     if config.data.name not in OWN:
         return config
     source = config.data.folder if arrays is None else arrays

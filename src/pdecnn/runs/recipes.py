@@ -313,6 +313,12 @@ def resolve_run(
     return base.with_settings(settings), output
 
 
+def read_recipe(name: str) -> RunConfig:
+    """A recipe by name, or that of a TOML file."""
+    base, settings = _base(name)
+    return base.with_settings(settings)
+
+
 def _unread(name: str, place: Path) -> str:
     """What to say of data for a recipe that reads none: which ones read what lies there."""
     said = ", the recipe if none is named," if name == DEFAULT_RECIPE else ""

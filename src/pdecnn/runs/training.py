@@ -32,6 +32,7 @@ from pdecnn.learning.progress import Progress
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import serialize
+from pdecnn.networks.registry import published_name
 from pdecnn.runs.config import RunConfig, assignment, differing_keys, run_config_from_dict
 from pdecnn.runs.environment import (
     Interrupted,
@@ -126,15 +127,17 @@ def train(
 
     `data` takes the place of the config's: samples and labels (x, y), tensors or numpy arrays
     with the axes of `pdecnn.data.read_arrays`, or several such parts by its names. `initial` is a
-    run or a `save_pretrained` folder to take the weights from; with `foreign` it may be a file of
-    torch.save, of which the tensors alone are read. With `resume` the newest checkpoint that
-    verifies is taken; a finished run is left as it is. What is worth a line is logged
+    run, a `save_pretrained` folder or a model with published weights to take the weights from;
+    with `foreign` it may be a file of torch.save, of which the tensors alone are read. With
+    `resume` the newest checkpoint that verifies is taken; a finished run is left as it is. What
+    is worth a line is logged
     (`logging.getLogger("pdecnn")`).
 
     Of several processes that torchrun started each calls this; rank 0 alone writes and speaks.
     """
     if initial is not None:
-        config = replace(config, initial=str(Path(initial).absolute()))
+        place = published_name(initial) or str(Path(initial).absolute())
+        config = replace(config, initial=place)
     arrays = dict(zip("xy", data, strict=True)) if isinstance(data, tuple) else data
     if arrays is not None:
         config = replace(config, data=replace(config.data, name="arrays", folder=None, channels=3))

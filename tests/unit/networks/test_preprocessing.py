@@ -214,3 +214,50 @@ def test_numbers_of_numpy_are_stored_as_pythons():
 def test_bad_images_are_refused(preprocessing, images, message):
     with pytest.raises(ValueError, match=message):
         preprocessing.apply(images)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("spatial", [(9,), (9, 8), (5, 6, 7)])
+def test_numpy_arrays_are_taken_as_tensors_are(dtype, spatial):
+    images = random_bytes(2, 3, *spatial).numpy()
+    images = images if dtype == np.uint8 else (images / 255).astype(dtype)
+    wanted = Preprocessing().apply(torch.from_numpy(images))
+    assert torch.equal(Preprocessing().apply(images), wanted)
+    turned = Preprocessing().apply(images[:, ::-1])  # strides that a tensor cannot have
+    torch.testing.assert_close(turned, wanted.flip(1), rtol=0, atol=1e-5)
+    network = create_model("hamiltonian_digits", channels=(4, 4), in_channels=3)
+    if len(spatial) == 2:
+        assert torch.equal(network.preprocess(images), wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "remedy"),
+    [
+        ((2, 28, 30, 3), r"images\.transpose\(0, 3, 1, 2\)"),
+        ((2, 8, 28, 30, 1), r"images\.transpose\(0, 4, 1, 2, 3\)"),
+        ((28, 30, 3), r"one image images\.transpose\(2, 0, 1\)\[None\]"),
+    ],
+)
+def test_numpy_arrays_with_channels_last_are_refused_with_the_remedy(shape, remedy):
+    with pytest.raises(ValueError, match=rf"channels last, found shape .*{remedy}"):
+        Preprocessing().apply(np.zeros(shape, np.uint8))
+
+
+def test_tensors_with_the_networks_channels_last_are_refused_with_the_remedy():
+    network = create_model("hamiltonian_digits", channels=(4, 4), in_channels=3)
+    with pytest.raises(ValueError, match=r"channels last.*images\.permute\(0, 3, 1, 2\)"):
+        network.preprocess(random_bytes(2, 28, 30, 3))
+
+
+def test_numpy_floats_of_0_to_255_are_refused_with_the_remedy():
+    images = random_bytes(2, 3, 9, 8).numpy().astype(np.float32)
+    with pytest.raises(ValueError, match=r"found 0 to 255; divide them by 255"):
+        Preprocessing().apply(images)
+    assert Preprocessing().apply(images - 100).isfinite().all()  # in units of their own
+    assert Preprocessing().apply(images[:, :, 0]).isfinite().all()  # signals have such
+
+
+def test_numpy_arrays_of_other_kinds_are_refused():
+    for array in (np.zeros((1, 1, 8, 8), np.int64), np.full((1, 1, 8, 8), "a")):
+        with pytest.raises(ValueError, match=r"images must be uint8 or floating in \[0, 1\]"):
+            Preprocessing().apply(array)

@@ -139,6 +139,7 @@ def test_every_recipe_survives_json():
         ("data.fractoin", "data.fraction"),
         ("network.channel", "network.channels"),
         ("sead", "seed"),
+        ("training.lr", "training.learning_rates"),
     ],
 )
 def test_an_unknown_setting_gets_the_nearest_key(key, nearest):

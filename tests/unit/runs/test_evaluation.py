@@ -108,10 +108,55 @@ def test_a_pretrained_folder_predicts_too_and_names_default_to_numbers(tmp_path,
     assert entry["class"] in [str(digit) for digit in range(10)]
 
 
+def test_folders_and_arrays_are_predicted_as_their_images_are(undisturbed, tmp_path, image_files):
+    expected = [row["predictions"] for row in pdecnn.predict(undisturbed.folder, image_files)]
+    pixels = np.round(load_digits().images[:6, None] * 255 / 16).astype(np.uint8)
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    for place, path in enumerate(image_files):
+        (tmp_path / "in" / "deep" / f"{place}.png").write_bytes(path.read_bytes())
+    (tmp_path / "in" / "notes.txt").write_text("not for you")
+    np.save(tmp_path / "digits.npy", pixels)
+    np.savez(tmp_path / "digits.npz", x=pixels, y=np.zeros(6, int))
+    found = pdecnn.predict(undisturbed.folder, [tmp_path / "in"])
+    assert [row["image"] for row in found] == [
+        str(tmp_path / "in" / "deep" / f"{place}.png") for place in range(6)
+    ]
+    assert_same_classes(found, expected)
+    for name in ("digits.npy", "digits.npz"):
+        found = pdecnn.predict(undisturbed.folder, [tmp_path / name])
+        assert [row["image"] for row in found] == [f"{tmp_path / name}[{k}]" for k in range(6)]
+        assert_same_classes(found, expected)
+    for array in (pixels, torch.from_numpy(pixels), torch.from_numpy(pixels).float() / 255):
+        found = pdecnn.predict(undisturbed.folder, array)
+        assert [row["image"] for row in found] == list("012345")
+        assert_same_classes(found, expected)
+
+
+def assert_same_classes(found, expected):
+    for row, predictions in zip(found, expected, strict=True):
+        assert [entry["class"] for entry in row["predictions"]] == [
+            entry["class"] for entry in predictions
+        ]
+        assert row["predictions"][0]["probability"] == pytest.approx(
+            predictions[0]["probability"], abs=1e-5
+        )
+
+
+def test_arrays_that_do_not_fit_are_refused(undisturbed, tmp_path):
+    np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))
+    with pytest.raises(DataError, match=r"holds no array x \(found: a, b\)"):
+        pdecnn.predict(undisturbed.folder, [tmp_path / "two.npz"])
+    with pytest.raises(DataError, match=r"1 channels, height, width\), found shape \(2, 3, 8, 8\)"):
+        pdecnn.predict(undisturbed.folder, np.zeros((2, 3, 8, 8), np.uint8))
+    with pytest.raises(DataError, match="seems to have its channels last"):
+        pdecnn.predict(undisturbed.folder, np.zeros((2, 8, 8, 1), np.uint8))
+
+
 def test_what_cannot_be_predicted_is_refused(undisturbed, tmp_path, image_files):
     broken = tmp_path / "broken.png"
     broken.write_bytes(image_files[0].read_bytes()[:40])
-    for path in (broken, tmp_path / "none.png", tmp_path):
+    (tmp_path / "empty").mkdir()
+    for path in (broken, tmp_path / "none.png", tmp_path / "empty"):
         with pytest.raises(DataError, match=str(path)):
             pdecnn.predict(undisturbed.folder, [image_files[0], path])
     with pytest.raises(ConfigError, match="top must be at least 1"):
