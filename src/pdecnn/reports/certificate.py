@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from pdecnn.reports.charts import Chart, Series
+from pdecnn.reports.diagnosis import largest_factor_words
 from pdecnn.reports.html import Markup, table, tag
 from pdecnn.reports.svg import figure
 from pdecnn.reports.terminal import make_console, number_table, print_files
@@ -61,10 +62,8 @@ def print_certificate(found: CertificateReport, files: Sequence[Path]) -> None:
         f"{certificate.clean_accuracy:.2%} of {certificate.num_images:,} test images right",
         soft_wrap=True,
     )
-    name, value = certificate.largest_factor
-    console.print(
-        f"L = {certificate.lipschitz:.6g}; its largest factor is that of {name}, {value:.6g}"
-    )
+    largest = largest_factor_words(certificate.factors)
+    console.print(f"L = {certificate.lipschitz:.6g}{largest}")
     console.print(_results_table(found))
     console.print(_NOTE, style="dim")
     for notice in found.notices:
@@ -91,9 +90,10 @@ def _rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def radius_text(radius: float) -> str:
-    """A whole number of 255th as such."""
+    """Such as 36/255, or as a number."""
     steps = round(255 * radius)
-    return f"{steps}/255" if steps and abs(steps / 255 - radius) < 1e-12 else f"{radius:.4g}"
+    whole = 0 < steps < 255 and abs(steps / 255 - radius) < 1e-12
+    return f"{steps}/255" if whole else f"{radius:.4g}"
 
 
 def read_certificate(run: Path, weights: str) -> dict[str, Any] | None:

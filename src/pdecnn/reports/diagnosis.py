@@ -13,6 +13,7 @@ from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.energy import CURVES, block_times, features_symbol
 from pdecnn.diagnostics.growth import PERTURBATIONS
 from pdecnn.diagnostics.json_values import relative_change
+from pdecnn.diagnostics.lipschitz import Factor
 from pdecnn.diagnostics.verdict import StepStability
 from pdecnn.reports.charts import Chart, Series
 from pdecnn.reports.terminal import make_console, number_table, print_files
@@ -43,11 +44,16 @@ def lipschitz_words(found: Diagnosis) -> str:
     if found.lipschitz is None:
         reason = "" if found.lipschitz_missing is None else f": {found.lipschitz_missing}"
         return f"By how much the network expands distances at most, L, is not known{reason}"
-    name, value = max(found.factors, key=lambda factor: factor.value)
     return (
         f"The network expands distances at most L = {found.lipschitz:.6g}-fold, from the input to "
-        f"the classifier; its largest factor is that of {name}, {value:.6g}"
+        f"the classifier{largest_factor_words(found.factors)}"
     )
+
+
+def largest_factor_words(factors: Sequence[Factor]) -> str:
+    """Which part expands distances most, if any does."""
+    name, value = max(factors, key=lambda factor: factor.value)
+    return f"; its largest factor is that of {name}, {value:.6g}" if value > 1 else ""
 
 
 def print_diagnosis(
