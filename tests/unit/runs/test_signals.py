@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 import pdecnn
+from pdecnn.errors import RankError
 from pdecnn.learning import trainer as trainer_module
 from pdecnn.runs import preparation, training
 from pdecnn.runs.environment import Interrupted, StopSignals
@@ -208,3 +209,13 @@ def test_a_signal_whose_error_was_swallowed_is_met_at_the_next_poll():
             send()
         with pytest.raises(Interrupted):
             signals.poll()
+
+
+def test_a_signal_while_a_lost_rank_is_told_raises_nothing_else():
+    with StopSignals() as signals, suppress(RankError):
+        try:
+            raise RankError("another rank has ended")
+        finally:
+            send()
+    with pytest.raises(Interrupted):
+        signals.poll()
