@@ -3,11 +3,13 @@
 import csv
 import json
 import signal
+import subprocess
 import time
 
 import pytest
 
 from pdecnn.data.published import CIFAR10, CIFAR100
+from tests.forks import Fork
 from tests.runs import call, command, fingerprint, finish, modification_times, start
 from tests.unit.data import test_cifar, test_stl10
 
@@ -27,6 +29,7 @@ def table_rows(output):
 
 @pytest.fixture
 def run_command(capsys, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", Fork)
     return lambda *arguments: call(capsys, monkeypatch, *arguments)
 
 

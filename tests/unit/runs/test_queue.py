@@ -23,6 +23,7 @@ from pdecnn.runs.config import differing_keys
 from pdecnn.runs.environment import cpu_threads
 from pdecnn.runs.queue import is_complete, run_queue
 from pdecnn.runs.runs import Run
+from tests.forks import Fork
 from tests.runs import Recorder, environment, fingerprint, modification_times, small_config
 
 TINY = {"training__epochs": 1, "data__fraction": 0.05}
@@ -36,6 +37,13 @@ def configs(**dynamics):
 def without_data():
     """A run that cannot even start."""
     return pdecnn.recipe("hamiltonian_cifar10")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Fork)
+        yield
 
 
 @pytest.fixture(scope="module")
