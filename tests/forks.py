@@ -2,7 +2,7 @@
 
 A training in another process costs eight seconds for its imports and half a second for itself. A
 fork has its own signals, files, environment and exit code too; what it does not show is how an
-interpreter starts and ends.
+interpreter starts and ends, and a training draws no figures in it, which takes longest of all.
 """
 
 import locale
@@ -27,9 +27,10 @@ _DESCRIPTORS = "/proc/self/fd"
 
 
 class Fork(subprocess.Popen):
-    """As Popen for [python, "-m", "pdecnn", ...] and [python, "-c", code, ...].
+    """As Popen for [python, "-m", module, ...] and [python, "-c", code, ...].
 
-    Any other program is started as ever, and so is Python where forks cannot compute gradients.
+    Any other program is started as ever, and so is Python where a fork could not compute: after
+    several threads have, or with a GPU.
     """
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):
@@ -61,8 +62,8 @@ class Fork(subprocess.Popen):
 
 
 def _is_python(args):
-    known = args[1] == "-c" or tuple(args[1:3]) == ("-m", "pdecnn")
-    return args[0] == sys.executable and known and not torch.cuda.is_available()
+    is_able = torch.get_num_threads() == 1 and not torch.cuda.is_available()
+    return args[0] == sys.executable and args[1] in ("-c", "-m") and is_able
 
 
 def _settle(pipes, cwd, env):
@@ -84,6 +85,7 @@ def _settle(pipes, cwd, env):
     sys.stdin, sys.stdout = open(0, encoding=encoding), open(1, "w", encoding=encoding)
     sys.stderr = open(2, "w", 1, encoding, "backslashreplace")
     subprocess.Popen = Fork  # for a queue's processes
+    pdecnn.reports.run_figures.draw_run_figures = lambda run: []
 
 
 def _forget():
@@ -108,8 +110,8 @@ def _run(args):
             sys.argv = ["-c", *args[3:]]
             exec(args[2], {"__name__": "__main__"})
         else:
-            sys.argv = ["pdecnn", *args[3:]]
-            run_module("pdecnn", run_name="__main__", alter_sys=True)
+            sys.argv = [args[2], *args[3:]]
+            run_module(args[2], run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         code = ended.code
         if not isinstance(code, int | None):
