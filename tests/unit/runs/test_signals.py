@@ -14,7 +14,8 @@ from pdecnn.learning import trainer as trainer_module
 from pdecnn.runs import preparation, training
 from pdecnn.runs.environment import Interrupted, StopSignals
 from pdecnn.runs.runs import Run
-from tests.runs import SOPHISTICATED, Recorder, environment, fingerprint, small_config
+from tests.forks import Fork
+from tests.runs import SOPHISTICATED, Recorder, environment, fingerprint, finish, small_config
 
 both = pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
@@ -190,10 +191,9 @@ def test_promise_21_a_second_signal_exits_at_once(tmp_path):
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('not here', flush=True)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "still here\n", "")
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    done = finish(Fork([sys.executable, "-c", code], env=environment(), **output))
+    assert (done.code, done.stdout, done.stderr) == (130, "still here\n", "")
 
 
 def test_what_is_not_deferred_raises_at_once():
