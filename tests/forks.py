@@ -82,8 +82,9 @@ def _settle(pipes, cwd, env):
         os.environ.clear()
         os.environ.update(env)
     encoding = os.environ.get("PYTHONIOENCODING") or locale.getencoding()
-    sys.stdin, sys.stdout = open(0, encoding=encoding), open(1, "w", encoding=encoding)
-    sys.stderr = open(2, "w", 1, encoding, "backslashreplace")
+    options = {"encoding": encoding, "closefd": False}
+    sys.stdin, sys.stdout = open(0, **options), open(1, "w", **options)
+    sys.stderr = open(2, "w", 1, errors="backslashreplace", **options)
     subprocess.Popen = Fork  # for a queue's processes
     pdecnn.reports.run_figures.draw_run_figures = lambda run: []
 
