@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from subprocess import Popen
 
 import numpy as np
 import pytest
@@ -266,7 +267,7 @@ def test_a_killed_queue_leaves_no_worker_behind(tmp_path, number):
         "run_queue({'heat': config}, Path(sys.argv[1]), device='cpu')\n"
     )
     root = Path(__file__).parents[3]
-    process = subprocess.Popen(
+    process = Popen(  # a fresh interpreter, as are its workers
         [sys.executable, "-c", program, str(tmp_path)],
         cwd=root,
         env=environment() | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
