@@ -37,6 +37,7 @@ def run_benchmark(*options):
 @pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian", "second_order"])
 def test_refining_small_steps_in_time_keeps_the_accuracy(dynamics, tmp_path):
     settings = {"network.num_steps": 8, "network.step_size": 0.125, "training.epochs": 8}
+    settings["network.channels"] = [8, 16, 16]
     config = pdecnn.recipe(f"{dynamics}_digits").with_settings(settings)
     run = pdecnn.train(config, output=tmp_path / "run", device="cpu")
     network, test = pdecnn.load(run.folder), read_splits(config.data, config.seed).test
