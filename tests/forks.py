@@ -23,7 +23,7 @@ import torch.utils.flop_counter
 import pdecnn.cli
 import pdecnn.reports.run_figures
 
-_DESCRIPTORS = "/proc/self/fd"
+_DESCRIPTORS = "/dev/fd"
 
 
 class Fork(subprocess.Popen):
