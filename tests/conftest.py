@@ -1,5 +1,7 @@
 """The suite runs on one thread and draws the same examples every time."""
 
+import gc
+
 import pytest
 import torch
 from hypothesis import settings
@@ -11,6 +13,12 @@ torch.set_num_threads(1)
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_finish():
+    """Thousands of tests are no garbage: looking through them took most of every collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

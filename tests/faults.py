@@ -19,6 +19,7 @@ from pdecnn.errors import CheckpointError
 from pdecnn.files import MANIFEST
 from pdecnn.learning.checkpoint import FILES
 from pdecnn.runs import Run
+from tests.forks import Fork
 from tests.outside import Surroundings
 from tests.runs import fingerprint, finish, small_options
 
@@ -68,9 +69,9 @@ class Disturbed:
         """All but the run directory."""
         return self.surroundings.snapshot(leave_out=[self.run])
 
-    def train(self):
-        """Undisturbed from start to end, or from where it is."""
-        done = self._finish(self._start())
+    def train(self, *, fresh=False):
+        """Undisturbed from start to end, or from where it is; in a fresh interpreter or a fork."""
+        done = self._finish(self._start(fresh=fresh))
         assert done.code == 0, done.stderr
         return fingerprint(self.run)
 
@@ -85,7 +86,7 @@ class Disturbed:
         process = self._start()
         starting = kind == "kill -9" and self.randomness.random() < 0.3
         if starting:
-            time.sleep(self.randomness.uniform(0, 3))
+            time.sleep(self.randomness.uniform(0, 0.3))
         else:
             self._wait(process, EPOCHS_A_FAULT * (number + 1))
         epoch = num_epochs(self.run)
@@ -98,11 +99,11 @@ class Disturbed:
             detail = self._damage()
         self.faults.append(Fault(kind, epoch, "while starting" if starting else detail))
 
-    def _start(self):
+    def _start(self, *, fresh=False):
         watching = _WATCHING.format(folders=[str(self.run), str(self.surroundings.caches)])
         program = f"{watching}\nfrom pdecnn.cli import main\nmain()"
         arguments = ["train", "--quiet", "--resume", "--output", str(self.run), *self.options]
-        return subprocess.Popen(
+        return (subprocess.Popen if fresh else Fork)(
             [sys.executable, "-c", program, *arguments],
             cwd=self.surroundings.work,
             env=self.surroundings.variables | {"PYTHONWARNINGS": "error"},
@@ -182,7 +183,7 @@ def disturb(root, num_faults, seed):
     """Train undisturbed and disturbed; the faults, and what both trainings came to."""
     root = Path(root)
     whole = Disturbed(root / "whole", num_faults, seed)
-    expected = whole.train()
+    expected = whole.train(fresh=True)
     disturbed = Disturbed(root / "disturbed", num_faults, seed)
     disturbed.disturb()
     found = disturbed.train()

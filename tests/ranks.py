@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from torch.distributed import TCPStore
+
+from tests.forks import Fork
 from tests.runs import environment, finish
 
 ROOT = Path(__file__).parents[1]
@@ -35,3 +38,23 @@ def start_ranks(number, *arguments, module="pdecnn", restarts=0, static=False, *
 def run_ranks(number, *arguments, timeout=400, **options):
     """The same to its end: exit code, stdout and stderr."""
     return finish(start_ranks(number, *arguments, **options), timeout)
+
+
+def run_forks(number, code, *arguments, timeout=400):
+    """Ranks that run some code, without torchrun but with a store like its own; how they ended."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port)}
+    meeting |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(number)}
+    processes = [
+        Fork(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            env=environment() | meeting | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(number)
+    ]
+    return [finish(process, timeout) for process in processes]

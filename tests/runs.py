@@ -17,6 +17,7 @@ import pdecnn
 from pdecnn import cli
 from pdecnn.files import write_json
 from pdecnn.runs import Listener, queue
+from tests.forks import Fork
 
 SMALL = {
     "network.channels": [8, 8],
@@ -147,12 +148,15 @@ def environment():
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
 
 
-def start(*arguments, code=None, **options):
-    """The command line as another process; with `code` a script that runs before it."""
+def start(*arguments, code=None, fresh=False, **options):
+    """The command line as another process; with `code` a script that runs before it.
+
+    A fork of this one, or a fresh interpreter, where its start or end matters.
+    """
     program = ["-m", "pdecnn"]
     if code is not None:
         program = ["-c", f"{code}\nfrom pdecnn.cli import main\nmain()\n"]
-    return subprocess.Popen(
+    return (subprocess.Popen if fresh else Fork)(
         [sys.executable, *program, *map(str, arguments)],
         env=environment(),
         stdin=subprocess.DEVNULL,

@@ -16,11 +16,13 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import pdecnn
+from tests.forks import Fork
 from tests.runs import command, environment, fingerprint, small_config, small_options
 
 
 def test_train_evaluate_and_predict(tmp_path):
-    trained = command("train", "--json", "--output", "run", *small_options(), cwd=tmp_path)
+    options = ("train", "--json", "--output", "run", *small_options())
+    trained = command(*options, cwd=tmp_path, fresh=True)
     assert trained.code == 0, trained.stderr
     assert trained.stdout.count("\n") == 1
     summary = json.loads(trained.stdout)
@@ -73,9 +75,9 @@ def test_a_closed_pipe_is_no_traceback():
 
 
 def test_a_terminal_gets_a_live_line(tmp_path):
-    options = small_options(training__epochs=3, data__fraction=1.0)
+    options = small_options(training__epochs=3)
     leader, follower = pty.openpty()
-    process = subprocess.Popen(
+    process = Fork(
         [sys.executable, "-m", "pdecnn", "train", "--output", tmp_path / "run", *options],
         env=environment() | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
         stdin=follower,

@@ -45,6 +45,7 @@ SLOW = {
     "README.md",
     "docs/diagnostics.md",
     "docs/how-to/export.md",
+    "docs/how-to/own-integrator.md",
     "docs/start/first-run.md",
 }
 # Settings of a short run: few images, small networks, an epoch where the page does not say more.

@@ -39,7 +39,8 @@ def run(name, tmp_path):
 
 @pytest.fixture
 def command(capsys, monkeypatch):
-    """A command in this process: its output; it must succeed."""
+    """A command in this process: its output; it must succeed. Trainings draw no figures."""
+    monkeypatch.setattr("pdecnn.reports.run_figures.draw_run_figures", lambda run: [])
 
     def run_command(*arguments):
         outcome = call(capsys, monkeypatch, *map(str, arguments))

@@ -1,6 +1,5 @@
 """Every example runs without a warning, keeps its word and draws its pictures."""
 
-import os
 import re
 import subprocess
 import sys
@@ -9,6 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 from PIL import Image
+
+from tests.forks import Fork
+from tests.runs import environment, finish
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
@@ -34,19 +36,20 @@ for number in plt.get_fignums():
 )
 def example(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", RUNNER, str(EXAMPLES[request.param])],
+    process = Fork(
+        [sys.executable, "-c", RUNNER, str(EXAMPLES[request.param])],
         cwd=folder,
-        env={**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
+        env=environment() | {"MPLBACKEND": "Agg"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=800,
     )
-    return SimpleNamespace(name=request.param, done=done, folder=folder)
+    return SimpleNamespace(name=request.param, done=finish(process, timeout=800), folder=folder)
 
 
 def test_it_runs_without_a_warning(example):
-    assert example.done.returncode == 0, example.done.stderr
+    assert example.done.code == 0, example.done.stderr
     assert example.done.stderr == ""
 
 

@@ -12,16 +12,32 @@ from pdecnn.data.published import CIFAR10
 from pdecnn.learning import evaluate_network
 from pdecnn.networks import refine_in_time
 from pdecnn.runs.preparation import read_splits
+from tests.forks import Fork
 from tests.published_data import write_version
-from tests.runs import environment
+from tests.runs import environment, finish
 
 ROOT = Path(__file__).parents[2]
+
+
+def run_benchmark(*options):
+    command = [sys.executable, "-m", "benchmarks.multilevel", "--quick", "--device", "cpu"]
+    return finish(
+        Fork(
+            [*command, *map(str, options)],
+            cwd=ROOT,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian", "second_order"])
 def test_refining_small_steps_in_time_keeps_the_accuracy(dynamics, tmp_path):
     settings = {"network.num_steps": 8, "network.step_size": 0.125, "training.epochs": 8}
+    settings["network.channels"] = [8, 16, 16]
     config = pdecnn.recipe(f"{dynamics}_digits").with_settings(settings)
     run = pdecnn.train(config, output=tmp_path / "run", device="cpu")
     network, test = pdecnn.load(run.folder), read_splits(config.data, config.seed).test
@@ -34,22 +50,10 @@ def test_refining_small_steps_in_time_keeps_the_accuracy(dynamics, tmp_path):
 
 @pytest.mark.slow
 def test_the_benchmark_runs_goes_on_and_writes_its_page(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.multilevel",
-        "--quick",
-        "--seeds",
-        "1",
-        "--output",
-        str(tmp_path),
-    ]
-    command += ["--device", "cpu", "--epochs", "3"]
+    options = ["--seeds", 1, "--output", tmp_path, "--epochs", 3]
     levels = ["--levels", "2,1::4,8", "--levels", "1,2:4,8"]
-    first = subprocess.run(
-        [*command, *levels], cwd=ROOT, env=environment(), capture_output=True, text=True
-    )
-    assert first.returncode == 0, first.stderr
+    first = run_benchmark(*options, *levels)
+    assert first.code == 0, first.stderr
     results = json.loads((tmp_path / "multilevel.json").read_text())["digits"]
     assert [run["name"] for run in results["runs"]] == [
         "single",
@@ -66,9 +70,7 @@ def test_the_benchmark_runs_goes_on_and_writes_its_page(tmp_path):
         assert words in page
     assert str(tmp_path) not in page
     assert (tmp_path / "multilevel-digits.png").stat().st_size > 10_000
-    again = subprocess.run(
-        [*command, *levels], cwd=ROOT, env=environment(), capture_output=True, text=True
-    )
+    again = run_benchmark(*options, *levels)
     assert "3 finished before, 0 to go" in again.stdout
 
 
@@ -78,19 +80,8 @@ def test_the_published_networks_are_coarsened_without_any_other_training(tmp_pat
     names = pdecnn.create_model("hamiltonian_cifar10", pretrained=True).preprocessing.class_names
     (data / CIFAR10.names_file).write_text("\n".join(names))
     output = tmp_path / "output"
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.multilevel",
-        "--quick",
-        "--dataset",
-        "published",
-        "--device",
-        "cpu",
-    ]
-    command += ["--data", str(data), "--output", str(output)]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = run_benchmark("--dataset", "published", "--data", data, "--output", output)
+    assert done.code == 0, done.stderr
     rows = json.loads((output / "multilevel.json").read_text())["published"]["coarsened"]
     assert len(rows) == 15
     assert sum("tuned_test_accuracy" in row for row in rows) == 9

@@ -84,7 +84,13 @@ def test_wherever_they_are(run_command, broken, place):
     assert re.search(said, done.stderr)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place",
+    [
+        "blocks",
+        *(pytest.param(place, marks=pytest.mark.slow) for place in PLACES if place != "blocks"),
+    ],
+)
 def test_a_diagnosis_is_made_and_says_so(run_command, broken, place):
     done = run_command("diagnose", broken[place], "--json")
     assert done.code == 0

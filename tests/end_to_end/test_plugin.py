@@ -115,10 +115,11 @@ def test_a_new_process_finds_the_plugin_and_one_without_it_says_what_is_missing(
     options = small_options(training__epochs=1, **OWN["explicit_midpoint"])
     before = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), before]))
-    trained = command("train", "hamiltonian_digits", "--output", run, *options, *device)
+    options = (*options, *device)
+    trained = command("train", "hamiltonian_digits", "--output", run, *options, fresh=True)
     assert trained.code == 0, trained.stderr
     monkeypatch.setenv("PYTHONPATH", before)
-    refused = command("evaluate", run, *device)
+    refused = command("evaluate", run, *device, fresh=True)
     assert refused.code in (2, 5)
     assert MISSING in refused.stderr
     assert refused.stderr.count("\n") == 1

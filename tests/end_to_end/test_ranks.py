@@ -1,68 +1,76 @@
 """torchrun -m pdecnn: one result whatever the number of ranks, and no hang when one is lost."""
 
 import json
-import os
 import signal
-import time
-from contextlib import suppress
 
 import pytest
 
 import pdecnn
-from benchmarks.scaling_kills import workers
-from tests.ranks import run_ranks, start_ranks
-from tests.runs import (
-    Recorder,
-    call,
-    fingerprint,
-    finish,
-    small_config,
-    small_options,
-)
+from tests.end_to_end.rank_commands import Fault, plan
+from tests.ranks import run_ranks
+from tests.runs import Recorder, call, fingerprint, small_config, small_options
 
-RANKS = 2
-SETTINGS = {"data__fraction": 1.0, "training__batch_size": 24, "training__epochs": 3}
+SETTINGS = {"training__batch_size": 26, "training__epochs": 3}
+STEPS = 10  # of 8 in an epoch
 
 
-def train(folder, *options, **settings):
-    return ["train", "--output", folder, *options, *small_options(**settings)]
+def run_commands(*commands, faults=(), **options):
+    """What two ranks of one torchrun do, one command after another."""
+    module = "tests.end_to_end.rank_commands"
+    return run_ranks(2, plan(*commands, faults=faults), module=module, **options)
+
+
+def train(folder, *options):
+    return ["train", "--output", folder, *options, *small_options(**SETTINGS)]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of two ranks, and what torchrun said of it."""
+    """An undisturbed run, what its ranks wrote, and what torchrun said: the last command fails."""
     folder = tmp_path_factory.mktemp("ranks") / "run"
-    return folder, run_ranks(RANKS, *train(folder, "--json", **SETTINGS))
+    done = run_commands(
+        train(folder, "--json"),
+        ["evaluate", folder, "--split", "train", "--json"],
+        ["evaluate", folder, "--split", "best"],
+    )
+    return folder, list(documents(done.stdout)), done
 
 
 @pytest.fixture(scope="module")
-def whole(trained):
-    """The fingerprint of an undisturbed run of two ranks."""
-    return fingerprint(trained[0])
+def disturbed(tmp_path_factory):
+    """The same run, one rank stopped by a signal and later killed; torchrun starts both anew."""
+    folder = tmp_path_factory.mktemp("ranks") / "run"
+    faults = [Fault(1, signal.SIGTERM, STEPS), Fault(1, signal.SIGKILL, STEPS)]
+    return folder, run_commands(train(folder, "--resume"), faults=faults, restarts=2, static=True)
+
+
+def documents(text):
+    """The JSON documents of a text that holds nothing else."""
+    while text := text.strip():
+        document, end = json.JSONDecoder().raw_decode(text)
+        yield document
+        text = text[end:]
 
 
 @pytest.mark.slow
-def test_promise_4_rank_0_alone_writes_and_speaks(trained, tmp_path):
-    folder, done = trained
-    assert done.code == 0, done.stderr
+def test_promise_4_rank_0_alone_writes_and_speaks(trained):
+    folder, printed, done = trained
+    assert len(printed) == 2, done.stderr
     summary = json.loads((folder / "summary.json").read_text())
-    assert json.loads(done.stdout) == {"run": str(folder), **summary}
+    assert printed[0] == {"run": str(folder), **summary}
     assert done.stderr.count("3 epochs on cpu with 2 ranks, seed 0") == 1
     assert done.stderr.count("epoch   2") == 1
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
     assert len((folder / "timing.jsonl").read_text().splitlines()) == 3
     assert not list(folder.rglob(".*"))
-    assert json.loads((folder / "environment.json").read_text())["hardware"]["ranks"] == RANKS
+    assert json.loads((folder / "environment.json").read_text())["hardware"]["ranks"] == 2
 
 
 @pytest.mark.slow
-def test_two_ranks_report_what_one_does(tmp_path):
+def test_two_ranks_report_what_one_does(trained, tmp_path):
     """To rounding, which grows with the steps: on little data."""
-    settings = {"training__batch_size": 26, "training__epochs": 3}
-    done = run_ranks(RANKS, *train(tmp_path / "two", "--quiet", **settings))
-    assert done.code == 0, done.stderr
-    run = pdecnn.train(small_config(**settings), output=tmp_path / "one", device="cpu")
-    two = pdecnn.runs.Run(tmp_path / "two")
+    run = pdecnn.train(small_config(**SETTINGS), output=tmp_path / "one", device="cpu")
+    two = pdecnn.runs.Run(trained[0])
     for found, expected in zip(two.metrics, run.metrics, strict=True):
         assert found.pop("reversal_error") is expected.pop("reversal_error") is None
         assert found.pop("nonfinite_batches") == expected.pop("nonfinite_batches") == []
@@ -96,68 +104,39 @@ def test_other_commands_refuse_torchrun(capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_two_ranks_evaluate_as_one_does(trained):
-    folder, _ = trained
-    several = run_ranks(RANKS, "evaluate", folder, "--split", "train", "--json")
-    assert several.code == 0, several.stderr
-    assert json.loads(several.stdout) == pdecnn.evaluate(folder, split="train", device="cpu")
+    folder, printed, _ = trained
+    assert printed[1] == pdecnn.evaluate(folder, split="train", device="cpu")
 
 
 @pytest.mark.slow
 def test_what_ranks_cannot_evaluate_is_said_once(trained):
-    done = run_ranks(RANKS, "evaluate", trained[0], "--split", "best")
+    done = trained[2]
     assert done.code != 0
     assert done.stderr.count("pdecnn: split must be one of") == 1
     assert done.stderr.count("pdecnn (rank") == 0
 
 
-def wait_for_epoch(process, folder, number):
-    """Until so many epochs are saved; the ranks' process ids."""
-    while process.poll() is None:
-        try:
-            if (folder / "timing.jsonl").read_text().count("\n") >= number:
-                break
-        except FileNotFoundError:
-            pass
-        time.sleep(0.01)
-    return workers(process.pid)
-
-
 @pytest.mark.slow
-def test_promise_21_a_signal_to_one_rank_stops_all_with_a_checkpoint(whole, tmp_path):
-    folder = tmp_path / "run"
-    process = start_ranks(RANKS, *train(folder, **SETTINGS))
-    os.kill(wait_for_epoch(process, folder, 1)[1], signal.SIGTERM)
-    done = finish(process)
+def test_promise_21_a_signal_to_one_rank_stops_all_with_a_checkpoint(trained, disturbed):
+    folder, done = disturbed
     assert f"interrupted; go on with `pdecnn train --output {folder} --resume`" in done.stdout
     assert done.stderr.count("pdecnn: interrupted by SIGTERM") == 1
-    assert "exitcode  : 143" in done.stderr  # torchrun tells of the first that ended
-    done = run_ranks(RANKS, "train", "--quiet", "--output", folder, "--resume")
-    assert done.code == 0, done.stderr
-    assert fingerprint(folder) == whole
+    assert "exitcode: 143" in done.stderr  # torchrun tells of the first that ended
+    assert fingerprint(folder) == fingerprint(trained[0])
 
 
 @pytest.mark.slow
-def test_promise_22_a_killed_rank_is_restarted_to_the_same_bits(whole, tmp_path):
-    folder = tmp_path / "run"
-    options = train(folder, "--quiet", "--resume", **SETTINGS)
-    process = start_ranks(RANKS, *options, restarts=2, static=True)
-    ranks = wait_for_epoch(process, folder, 1)
-    while not ranks and process.poll() is None:
-        ranks = workers(process.pid)
-    with suppress(ProcessLookupError):  # a quick machine may have ended by now
-        os.kill(ranks[1], signal.SIGKILL)
-    done = finish(process)
+def test_promise_22_a_killed_rank_is_restarted_to_the_same_bits(trained, disturbed):
+    folder, done = disturbed
+    assert "exitcode: -9" in done.stderr
     assert done.code == 0, done.stderr
-    assert fingerprint(folder) == whole
+    assert fingerprint(folder) == fingerprint(trained[0])
 
 
 @pytest.mark.slow
 def test_promise_22_without_restarts_a_killed_rank_is_an_error(tmp_path):
-    folder = tmp_path / "run"
-    process = start_ranks(RANKS, *train(folder, "--quiet", **SETTINGS))
-    ranks = wait_for_epoch(process, folder, 1)
-    os.kill(ranks[0], signal.SIGKILL)
-    done = finish(process)  # which has an end
+    fault = Fault(0, signal.SIGKILL, STEPS)
+    done = run_commands(train(tmp_path / "run", "--quiet"), faults=[fault])  # which has an end
     assert done.code != 0
     assert "rank 1" in done.stderr
     assert "--resume" in done.stderr

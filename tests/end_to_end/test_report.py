@@ -15,7 +15,7 @@ from pdecnn.reports.page_runs import read_page_runs
 from tests.browser import watched_page
 from tests.end_to_end.test_own_data import write_example
 from tests.pages import Page
-from tests.ranks import run_ranks
+from tests.ranks import run_forks
 from tests.runs import call, command, small_config, small_options
 
 NAMES = ("<script>alert(1)</script>", "a_class_with_quite_a_long_name_that_goes_on", "c")
@@ -248,8 +248,9 @@ def test_runs_with_levels_and_with_several_ranks(run_command, tmp_path):
     assert done.code == 0, done.stderr
     ranks = tmp_path / "ranks"
     settings = small_options(network__channels=[4, 4], training__epochs=1, training__batch_size=24)
-    done = run_ranks(2, "train", "--device", "cpu", "--quiet", "--output", ranks, *settings)
-    assert done.code == 0, done.stderr
+    options = ("train", "--device", "cpu", "--quiet", "--output", ranks, *settings)
+    for done in run_forks(2, "from pdecnn.cli import main; main()", *options):
+        assert done.code == 0, done.stderr
     path = tmp_path / "page.html"
     done = run_command("report", run, ranks, "--no-diagnosis", "--output", path)
     assert done.code == 0, done.stderr

@@ -10,7 +10,7 @@ from tests.runs import SOPHISTICATED, command, fingerprint, finish, small_option
 from tests.runs import small_config as config_of
 
 # Long enough for a random point to be in the middle of something.
-LONGER = {"data__fraction": 1.0, "training__epochs": 5}
+LONGER = {"data__fraction": 0.5, "training__epochs": 5}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pdecnn
 from tests.runs import SOPHISTICATED, command, fingerprint, finish, small_options, start
 from tests.runs import small_config as config_of
 
-LONGER = {"data__fraction": 1.0, "training__epochs": 5}
+LONGER = {"data__fraction": 0.5, "training__epochs": 5}
 
 # What a script does before the command runs: the process signals itself at a chosen place.
 IN_VALIDATION = """
@@ -38,7 +38,7 @@ from pdecnn.runs import Listener
 from pdecnn.reports import terminal as console
 class Impatient(console.ConsoleListener):
     def step(self, progress):
-        if progress.step == 60:
+        if progress.step == 30:
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
 console.ConsoleListener = Impatient
@@ -82,7 +82,7 @@ def test_promise_21_a_signal_in_validation(whole, tmp_path):
     done = command(*options, code=IN_VALIDATION)
     assert (done.code, done.stdout) == (143, "")
     assert done.stderr == "pdecnn: interrupted by SIGTERM\n"
-    assert (folder / "last").resolve().name == "epoch-0001-batch-000046"
+    assert (folder / "last").resolve().name == "epoch-0001-batch-000023"
     pdecnn.train(config_of(**LONGER), output=folder, resume=True)
     assert fingerprint(folder) == whole
 

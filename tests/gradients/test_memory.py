@@ -121,12 +121,16 @@ def features_that_need_gradients():
     return make_features(dtype=torch.float32, requires_grad=True)
 
 
+thirty_and_300 = pytest.mark.parametrize("many", [30, pytest.param(300, marks=pytest.mark.slow)])
+
+
 @every_reversible
 @both_reversing_modes
-def test_saved_bytes_are_equal_for_3_30_and_300_steps(integrator, backprop):
+@thirty_and_300
+def test_saved_bytes_do_not_depend_on_the_steps(integrator, backprop, many):
     features = features_that_need_gradients()
-    sizes = [saved_bytes(steps_of(integrator, backprop, n), features) for n in (3, 30, 300)]
-    assert sizes[0] == sizes[1] == sizes[2] > 0
+    sizes = [saved_bytes(steps_of(integrator, backprop, n), features) for n in (3, many)]
+    assert sizes[0] == sizes[1] > 0
     if integrator.name != "leapfrog_second_order":  # its start is one stored layer
         state = steps_of(integrator, backprop, 3).propagate(features)
         assert sizes[0] == sum(part.untyped_storage().nbytes() for part in state)
@@ -163,7 +167,7 @@ def test_checkpointed_keeps_about_the_square_root_of_the_states(integrator):
         if integrator.reversible
         else 0
     )
-    for num_steps in (4, 16, 64, 100):
+    for num_steps in (4, 16, 50):
         num_segments = ceil(num_steps / ceil(sqrt(num_steps)))
         found = saved_bytes(steps_of(integrator, "checkpointed", num_steps), features)
         assert found <= num_segments * state_bytes + start_bytes
@@ -172,21 +176,22 @@ def test_checkpointed_keeps_about_the_square_root_of_the_states(integrator):
 
 @every_reversible
 @both_reversing_modes
-def test_live_bytes_after_forward_are_equal_for_3_30_and_300_steps(integrator, backprop):
+@thirty_and_300
+def test_live_bytes_after_forward_do_not_depend_on_the_steps(integrator, backprop, many):
     features = features_that_need_gradients()
     sizes = []
-    for num_steps in (3, 30, 300):
+    for num_steps in (3, many):
         block = steps_of(integrator, backprop, num_steps)
         with LiveBytes() as live:
             outputs = block(features)
             sizes.append(live.now())
         del outputs
-    assert sizes[0] == sizes[1] == sizes[2] > 0
+    assert sizes[0] == sizes[1] > 0
 
 
 @every_reversible
 @both_reversing_modes
-@pytest.mark.parametrize("many", [30, pytest.param(300, marks=pytest.mark.slow)])
+@thirty_and_300
 def test_peak_bytes_of_backward_do_not_depend_on_the_steps(integrator, backprop, many):
     features = features_that_need_gradients()
     peaks = []

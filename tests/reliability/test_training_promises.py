@@ -62,6 +62,7 @@ def test_promise_23_two_deterministic_runs_have_equal_hashes(tmp_path, capsys, m
         original(trainer)
 
     monkeypatch.setattr(trainer_module.Trainer, "step", step)
+    monkeypatch.setattr("pdecnn.reports.run_figures.draw_run_figures", lambda run: [])
     options = small_options(training__epochs=2, data__flip="true", data__padding=0.125)
     for name in ("one", "two"):
         arguments = ("train", "--quiet", "--deterministic", "--output", tmp_path / name, *options)

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import signal
 import sys
 
 import numpy as np
@@ -14,8 +15,16 @@ from rich.console import Console
 from sklearn.datasets import load_digits
 
 import pdecnn
+from pdecnn.cli import application
 from pdecnn.cli.application import explain
-from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError, ExportError
+from pdecnn.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    ExportError,
+    RankError,
+)
 from pdecnn.learning.step import TrainingStep
 from pdecnn.reports.terminal import ConsoleListener
 from pdecnn.runs import training
@@ -460,3 +469,15 @@ def test_signals_have_the_conventional_exit_codes():
 def test_debug_shows_the_traceback(run_command):
     with pytest.raises(ConfigError, match="unknown recipe"):
         run_command("train", "nothing_such", "--debug")
+
+
+def test_torchruns_signal_does_not_silence_the_rank_that_knows_which_is_gone(capsys, monkeypatch):
+    def lose_another_rank():
+        try:
+            raise RankError("another rank has ended")
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(application, "app", lose_another_rank)
+    done = call(capsys, monkeypatch, "train")
+    assert (done.code, done.stderr) == (6, "pdecnn: another rank has ended\n")

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -29,7 +30,7 @@ from pdecnn.errors import (
     RankError,
     TooLargeError,
 )
-from pdecnn.runs.environment import Interrupted
+from pdecnn.runs.environment import Interrupted, is_losing_rank
 
 EXIT_CODES: dict[type[Exception], int] = {
     ConfigError: 2,
@@ -133,7 +134,7 @@ data_app.command("verify")(verify_data)
 def main() -> None:
     """Run a command; errors become one line and an exit code, with a traceback on --debug."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+        signal.signal(number, _stop)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # File names may hold what the terminal's encoding does not: that ends no training.
@@ -156,6 +157,13 @@ def main() -> None:
             speaker = f"pdecnn (rank {process_rank()}):" if process_rank() else "pdecnn:"
             print(speaker, *lines, file=sys.stderr)
         sys.exit(code)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """End at a signal, but not before an error that torchrun answers with one is told."""
+    del frame
+    if not is_losing_rank():
+        sys.exit(128 + number)
 
 
 def _end_output() -> None:

@@ -52,7 +52,7 @@ def reproduce(
         ),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="All of it on digits in two minutes; needs no data.")
+        bool, typer.Option("--quick", help="All of it on digits in ten minutes; needs no data.")
     ] = False,
     settings: SetOption = None,
     jobs: Annotated[

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, RankError
 from pdecnn.learning.distributed import local_rank, num_ranks
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -191,7 +191,8 @@ class Interrupted(Exception):
 class StopSignals:
     """While active, the first signal raises Interrupted: at once, or, when deferred, at `poll`.
 
-    A second signal ends the process at once.
+    A second signal ends the process at once. One that comes while the loss of another rank is
+    being told raises nothing.
     """
 
     def __init__(self) -> None:
@@ -226,8 +227,19 @@ class StopSignals:
         if self._received is not None:
             os._exit(128 + number)
         self._received = number
-        if not self.deferred:
+        if not (self.deferred or is_losing_rank()):
             raise Interrupted(number)
+
+
+def is_losing_rank() -> bool:
+    """Whether this process is about to end, and to tell that another rank has.
+
+    torchrun stops the ranks that are left, which must not silence the one that knows why.
+    """
+    error = sys.exception()
+    while error is not None and not isinstance(error, RankError):
+        error = error.__context__
+    return error is not None
 
 
 def end_with_input() -> None:

@@ -81,7 +81,7 @@ TARGETS = {
     "figure4": Target(datasets=("cifar10", "cifar100")),
 }
 
-# Section 5 on the digits, in two minutes.
+# Section 5 on the digits, in ten minutes.
 QUICK_NETWORK: dict[str, Any] = {"channels": (8, 16, 16), "num_steps": 2}
 QUICK_TRAINING: dict[str, Any] = {"epochs": 4, "batch_size": 32, "num_threads": 1}
 NUM_SEEDS, QUICK_NUM_SEEDS = 3, 2

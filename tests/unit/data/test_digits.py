@@ -1,8 +1,6 @@
 """Facts of the digits: sizes, values, balance, and a test set that never moves."""
 
 import hashlib
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -51,11 +49,3 @@ def test_the_test_set_never_moves(digits):
     assert hashlib.sha256(content).hexdigest() == (
         "7eab3c9bc6f34ed13642ca94490c80a55ece8b998c68cc0c50911a8b77b60e35"
     )
-
-
-def test_importing_the_readers_does_not_import_sklearn():
-    command = "import sys, pdecnn.data; print('sklearn' in sys.modules)"
-    result = subprocess.run(
-        [sys.executable, "-c", command], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "False"

@@ -5,8 +5,6 @@ functions named check_* are the tests for it: `test_in_the_interpreter` runs the
 their own.
 """
 
-import subprocess
-import sys
 from collections import defaultdict
 from contextlib import contextmanager
 
@@ -331,16 +329,6 @@ def test_in_the_interpreter():
 def test_nothing_fits_on_a_cpu():
     assert RELU.function is torch.relu
     assert not fused.fits(SymmetricLayer(16), torch.zeros(2, 16, 4, 4))
-
-
-def test_triton_is_imported_by_the_kernels_only():
-    code = (
-        "import sys, torch, pdecnn; from pdecnn.fast.kernels import symmetric_shear as fused; "
-        "fused.fits(pdecnn.pde.SymmetricLayer(16), torch.zeros(2, 16, 4, 4)); "
-        "print('triton' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ from torch.distributed import HashStore
 
 from pdecnn.errors import ConfigError
 from pdecnn.learning.distributed import ALONE, Ranks, agree_on_attempt, joined_ranks, num_ranks
-from tests.ranks import run_ranks
+from tests.ranks import run_forks
 from tests.unit.learning.rank_checks import CASES
 from tests.unit.learning.trainings import make_trainer
 
@@ -20,10 +20,16 @@ QUICK = ("hamiltonian exact", "batch norm recomputed", "everything")
 SLOW = tuple(name for name in CASES if name not in QUICK)
 
 
-def checked(folder, names):
-    done = run_ranks(2, folder, *names, module="tests.unit.learning.rank_checks", timeout=800)
-    assert done.code == 0, done.stdout + done.stderr
+def checked(folder, names=()):
+    code = "from tests.unit.learning.rank_checks import main; main()"
+    for done in run_forks(2, code, folder, *names, timeout=800):
+        assert done.code == 0, done.stdout + done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def agreed(tmp_path_factory):
+    return checked(tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +43,8 @@ def slow(tmp_path_factory):
 
 
 def assert_as_alone(results, name):
-    first, second = (result["cases"][name] for result in results)
-    # Weights, velocities, averages, statistics and sums after 20 steps in float64.
+    first, second = (result[name] for result in results)
+    # Weights, velocities, averages, statistics and sums after 12 steps in float64.
     assert first["difference"] <= 1e-7
     assert first["sha256"] == second["sha256"]
     assert first["evaluation"] == first["evaluation alone"] == second["evaluation"]
@@ -55,21 +61,21 @@ def test_two_ranks_train_and_evaluate_as_one_does_in_other_cases(slow, name):
     assert_as_alone(slow, name)
 
 
-def test_ranks_whose_processors_round_differently_have_one_loss(quick):
+def test_ranks_whose_processors_round_differently_have_one_loss(agreed):
     """Else ties of the accuracy, and with them patience, would part them."""
-    first, second = (result["rounded differently"] for result in quick)
+    first, second = (result["rounded differently"] for result in agreed)
     assert first == second > 0
 
 
-def test_all_ranks_skip_the_step_whose_batch_one_of_them_cannot_use(quick):
-    for result in quick:
+def test_all_ranks_skip_the_step_whose_batch_one_of_them_cannot_use(agreed):
+    for result in agreed:
         several, one, difference = result["skipped"]
         assert several == one == 1
         assert difference <= 1e-7
 
 
-def test_ranks_go_through_levels_and_switch_blocks_together(quick):
-    first, second = (result["in levels"] for result in quick)
+def test_ranks_go_through_levels_and_switch_blocks_together(agreed):
+    first, second = (result["in levels"] for result in agreed)
     assert first["reports"][0] == second["reports"][0]
     several, one = first["reports"]
     assert [report["level"] for report in several] == [report["level"] for report in one]
@@ -80,14 +86,14 @@ def test_ranks_go_through_levels_and_switch_blocks_together(quick):
         assert set(found["modes"]) == {"checkpointed"}
 
 
-def test_all_ranks_diverge_at_once(quick):
-    messages = [result["agreements"]["diverged"] for result in quick]
+def test_all_ranks_diverge_at_once(agreed):
+    messages = [result["agreements"]["diverged"] for result in agreed]
     assert messages[0] == messages[1]
     assert messages[0][0] == "DivergedError"
 
 
-def test_ranks_agree(quick):
-    first, second = (result["agreements"] for result in quick)
+def test_ranks_agree(agreed):
+    first, second = (result["agreements"] for result in agreed)
     for found in (first, second):
         assert found["first"] == {"rank": 0, "text": "Gauß"}
         assert found["largest"] == 7
@@ -95,8 +101,8 @@ def test_ranks_agree(quick):
     assert (first["together"], second["together"]) == (0, 1)
 
 
-def test_an_error_of_one_rank_is_one_of_all_and_said_once(quick):
-    first, second = (result["agreements"] for result in quick)
+def test_an_error_of_one_rank_is_one_of_all_and_said_once(agreed):
+    first, second = (result["agreements"] for result in agreed)
     assert first["first fails"] == ["ConfigError", "no such folder", None]
     assert second["first fails"] == ["RankError", "rank 0 failed: no such folder", True]
     assert first["one fails"] == ["RankError", "rank 1: bad data", True]
@@ -106,16 +112,16 @@ def test_an_error_of_one_rank_is_one_of_all_and_said_once(quick):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the names of threads")
-def test_no_thread_of_a_group_outlives_it(quick):
+def test_no_thread_of_a_group_outlives_it(agreed):
     """One that sees the interpreter end aborts its process: "terminate called"."""
-    for result in quick:
+    for result in agreed:
         threads = result["threads"]
         assert threads["within"]
         assert threads["after"] == threads["after an error"] == []
 
 
-def test_promise_4_waiting_for_another_rank_has_an_end(quick):
-    kind, text, told = quick[0]["silence"]
+def test_promise_4_waiting_for_another_rank_has_an_end(agreed):
+    kind, text, told = agreed[0]["silence"]
     assert (kind, told) == ("RankError", False)
     assert "does not answer (Timed out waiting 2000ms" in text
     assert "--resume" in text

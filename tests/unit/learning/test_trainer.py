@@ -282,7 +282,10 @@ def test_steps_and_polls_are_announced():
 
 @pytest.mark.parametrize(
     ("dynamics", "precision"),
-    [*((dynamics, "float32") for dynamics in DYNAMICS), ("hamiltonian", "bfloat16")],
+    [
+        *((dynamics, "float32") for dynamics in DYNAMICS),
+        pytest.param("hamiltonian", "bfloat16", marks=pytest.mark.slow),
+    ],
 )
 def test_twenty_steps_reduce_the_loss(dynamics, precision):
     trainer = make_trainer(

@@ -180,13 +180,8 @@ def test_a_new_classifier_is_in_the_mode_of_the_old(training):
     assert {part.training for part in network.modules()} == {training}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        DYNAMICS[2],
-        *(pytest.param(name, marks=pytest.mark.slow) for name in DYNAMICS if name != DYNAMICS[2]),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DYNAMICS)
 def test_compiles_as_one_graph(name):
     torch.compiler.reset()
     network = trained_a_little(name)

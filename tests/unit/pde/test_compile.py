@@ -12,7 +12,17 @@ from tests.blocks import (
 )
 
 
-@every_integrator
+@pytest.mark.parametrize(
+    "integrator",
+    [
+        "forward_euler",
+        "leapfrog",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("runge_kutta_4", "verlet", "leapfrog_second_order")
+        ),
+    ],
+)
 def test_a_compiled_block_equals_the_eager_one(integrator):
     torch.compiler.reset()
     block = make_block(integrator, num_steps=2)

@@ -61,7 +61,8 @@ def test_all_files_are_written_and_their_bytes_never_change(plan, output, files)
             assert content.startswith(b"\x89PNG")
         if path.suffix == ".svg":
             assert ElementTree.fromstring(content).tag.endswith("svg")
-    assert {path: path.read_bytes() for path in draw_paper(plan, output, {}).files} == files
+    for path in draw_paper(only("figure2", plan), output, {}).files:
+        assert path.read_bytes() == files[path], path
 
 
 def test_each_page_carries_what_a_published_figure_must(plan, output, files):

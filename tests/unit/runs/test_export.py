@@ -14,9 +14,13 @@ from pdecnn.runs.export import TOLERANCE, export
 from tests.runs import call
 from tests.umask import mode, user_mask
 
-DYNAMICS = ("parabolic", "hamiltonian", "second_order", "resnet")
 SHAPES = [(1, 4, 4), (2, 5, 8), (5, 17, 9)]
 NAMES = ("cat", "dog", "eel")
+
+
+def first_alone(first, *others):
+    """Exports take seconds: one in the ordinary suite, the others in the slow one."""
+    return [first, *(pytest.param(other, marks=pytest.mark.slow) for other in others)]
 
 
 def saved(folder, model, preprocessing=None, **settings):
@@ -52,7 +56,9 @@ def files_of(folder):
     return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
-@pytest.mark.parametrize("dynamics", DYNAMICS)
+@pytest.mark.parametrize(
+    "dynamics", first_alone("hamiltonian", "parabolic", "second_order", "resnet")
+)
 def test_onnx_of_every_dynamics_matches_torch_for_any_batch_and_image_size(tmp_path, dynamics):
     network = saved(tmp_path / "net", f"{dynamics}_digits", pdecnn.Preprocessing(class_names=NAMES))
     file = tmp_path / "net.onnx"
@@ -65,6 +71,7 @@ def test_onnx_of_every_dynamics_matches_torch_for_any_batch_and_image_size(tmp_p
     assert files_of(tmp_path) == ["net.onnx"]
 
 
+@pytest.mark.slow
 def test_an_onnx_file_says_its_axes_and_classes(tmp_path):
     import onnx
 
@@ -81,7 +88,7 @@ def test_an_onnx_file_says_its_axes_and_classes(tmp_path):
     assert json.loads(entry.value) == list(NAMES)
 
 
-@pytest.mark.parametrize("backprop", ["exact", "reversible"])
+@pytest.mark.parametrize("backprop", first_alone("exact", "reversible"))
 def test_torch_export_computes_the_same_bits(tmp_path, backprop):
     network = saved(tmp_path / "net", "hamiltonian_digits", backprop=backprop)
     exported = export(tmp_path / "net", tmp_path / "net.pt2", kind="torch-export")
@@ -103,6 +110,7 @@ def test_torch_export_computes_the_same_bits(tmp_path, backprop):
             pdecnn.Preprocessing(size=(12, 10)),
             [(1, 2, 3), (2, 12, 10), (3, 31, 7), (2, 24, 20)],
             id="resized",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             pdecnn.Preprocessing(standardize="dataset", mean=(0.4, 0.5), std=(0.2, 0.3), pooling=2),
@@ -162,6 +170,7 @@ def test_scores_that_are_no_numbers_are_a_mismatch(tmp_path, wrong):
         )
 
 
+@pytest.mark.slow
 def test_scores_that_are_all_zero_can_be_compared(tmp_path):
     network = saved(tmp_path / "net", "parabolic_digits")
     with torch.no_grad():
@@ -230,8 +239,9 @@ def test_a_folder_that_takes_no_file_is_named(tmp_path, monkeypatch):
         export(tmp_path / "net", tmp_path / "a.pt2", kind="torch-export")
 
 
-@pytest.mark.parametrize(("kind", "name"), [("onnx", "a.onnx"), ("torch-export", "a.pt2")])
-def test_a_full_disk_is_one_line_and_leaves_the_file_of_before(tmp_path, kind, name):
+@pytest.mark.parametrize("kind", first_alone("torch-export", "onnx"))
+def test_a_full_disk_is_one_line_and_leaves_the_file_of_before(tmp_path, kind):
+    name = f"a{export_module.SUFFIXES[kind]}"
     saved(tmp_path / "net", "parabolic_digits")
     (tmp_path / name).write_bytes(b"before")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -273,8 +283,9 @@ def test_the_command_says_what_the_file_takes_and_gives(tmp_path, capsys, monkey
         assert text in done.stdout
 
 
-@pytest.mark.parametrize(("kind", "name"), [("onnx", "a.onnx"), ("torch-export", "a.pt2")])
-def test_who_may_read_an_export_is_for_the_umask_to_say(tmp_path, kind, name):
+@pytest.mark.parametrize("kind", first_alone("torch-export", "onnx"))
+def test_who_may_read_an_export_is_for_the_umask_to_say(tmp_path, kind):
+    name = f"a{export_module.SUFFIXES[kind]}"
     saved(tmp_path / "net", "parabolic_digits")
     for umask in (0o077, 0o022):
         with user_mask(umask):

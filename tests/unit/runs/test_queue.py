@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from subprocess import Popen
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from pdecnn.runs.config import differing_keys
 from pdecnn.runs.environment import cpu_threads
 from pdecnn.runs.queue import is_complete, run_queue
 from pdecnn.runs.runs import Run
+from tests.forks import Fork
 from tests.runs import Recorder, environment, fingerprint, modification_times, small_config
 
 TINY = {"training__epochs": 1, "data__fraction": 0.05}
@@ -36,6 +38,13 @@ def configs(**dynamics):
 def without_data():
     """A run that cannot even start."""
     return pdecnn.recipe("hamiltonian_cifar10")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Fork)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +267,7 @@ def test_a_killed_queue_leaves_no_worker_behind(tmp_path, number):
         "run_queue({'heat': config}, Path(sys.argv[1]), device='cpu')\n"
     )
     root = Path(__file__).parents[3]
-    process = subprocess.Popen(
+    process = Popen(  # a fresh interpreter, as are its workers
         [sys.executable, "-c", program, str(tmp_path)],
         cwd=root,
         env=environment() | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])},

@@ -191,10 +191,19 @@ def test_a_checkpoint_is_set_aside_as_often_as_it_is_damaged(run):
     assert run.checkpoints == []
 
 
-def test_links_are_relative_and_replaced_at_once(run):
+def test_links_are_relative_and_replaced_at_once(run, monkeypatch):
     make_checkpoints(run, "epoch-0001", "epoch-0002")
     run.link("best", run.checkpoint_path(1, 0))
-    run.link("best", run.checkpoint_path(2, 0))
+    replace, was_there = os.replace, []
+
+    def watched(source, target):
+        was_there.append(os.path.lexists(target))
+        replace(source, target)
+
+    with monkeypatch.context() as watching:
+        watching.setattr(os, "replace", watched)
+        run.link("best", run.checkpoint_path(2, 0))
+    assert was_there == [True]
     assert os.readlink(run.folder / "best") == "checkpoints/epoch-0002"
     moved = run.folder.rename(run.folder.with_name("moved"))
     assert (Run(moved).weights("best") / "file").read_text() == "epoch-0002"

@@ -9,11 +9,13 @@ from contextlib import suppress
 import pytest
 
 import pdecnn
+from pdecnn.errors import RankError
 from pdecnn.learning import trainer as trainer_module
 from pdecnn.runs import preparation, training
 from pdecnn.runs.environment import Interrupted, StopSignals
 from pdecnn.runs.runs import Run
-from tests.runs import SOPHISTICATED, Recorder, environment, fingerprint, small_config
+from tests.forks import Fork
+from tests.runs import SOPHISTICATED, Recorder, environment, fingerprint, finish, small_config
 
 both = pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"]
@@ -189,10 +191,9 @@ def test_promise_21_a_second_signal_exits_at_once(tmp_path):
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    print('not here', flush=True)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "still here\n", "")
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    done = finish(Fork([sys.executable, "-c", code], env=environment(), **output))
+    assert (done.code, done.stdout, done.stderr) == (130, "still here\n", "")
 
 
 def test_what_is_not_deferred_raises_at_once():
@@ -208,3 +209,13 @@ def test_a_signal_whose_error_was_swallowed_is_met_at_the_next_poll():
             send()
         with pytest.raises(Interrupted):
             signals.poll()
+
+
+def test_a_signal_while_a_lost_rank_is_told_raises_nothing_else():
+    with StopSignals() as signals, suppress(RankError):
+        try:
+            raise RankError("another rank has ended")
+        finally:
+            send()
+    with pytest.raises(Interrupted):
+        signals.poll()

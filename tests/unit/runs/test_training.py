@@ -91,6 +91,8 @@ def test_timing_has_a_line_an_epoch(undisturbed):
     assert [entry["epoch"] for entry in entries] == [1, 2, 3, 4]
     assert all(set(e) == {"epoch", "seconds", "images_per_second"} for e in entries)
     assert all(entry["seconds"] > 0 for entry in entries)
+    images = [entry["seconds"] * entry["images_per_second"] for entry in entries]
+    assert images == pytest.approx([225] * 4, rel=0.05)  # 9 batches of 25
 
 
 def test_equal_configs_give_equal_bits_whatever_was_random_before(undisturbed, tmp_path):
