@@ -23,6 +23,7 @@ HOMOGENEOUS = (RELU, IDENTITY)
 """Activations with sigma(c y) = c sigma(y) for c > 0."""
 _NOISE = 0.02
 """The deviation with which a stencil starts from an orthonormal matrix at its centre."""
+_START_ITERATIONS = 10
 _TINY = 1e-15
 
 
@@ -80,6 +81,12 @@ class OperatorNorm(nn.Module):
             self.bound.copy_(bound)
             self._values = values.clone()
         self._seen = (stencil, stencil._version)
+
+    def start(self, convolution: Convolution) -> None:
+        """Some power iterations at once, so that the first step of a training is no guess."""
+        if not self.vector.is_meta:
+            for _ in range(_START_ITERATIONS):
+                self.advance_(convolution)
 
     @torch.no_grad()
     def advance_(self, convolution: Convolution, accepted: Tensor | None = None) -> None:
@@ -168,8 +175,9 @@ class StableLayer(AbstractLayer, FollowsWeights):
                 f"(Theorem 1), such as 'relu'; {self.activation.name} declares {slopes}"
             )
         self.slope = float(slopes[1])
-        self.norm = OperatorNorm(self.channels, size)
         start_orthonormal_(self.convolution.stencil)
+        self.norm = OperatorNorm(self.channels, size)
+        self.norm.start(self.convolution)
 
     @property
     def step(self) -> Tensor:
@@ -231,8 +239,9 @@ class BoundedConvolution(FollowsWeights):
             in_channels, out_channels, stencil_size=stencil_size, dimension=dimension
         )
         pixel = stencil_size == 1
-        self.norm = OperatorNorm(in_channels, (1,) * dimension if pixel else size)
         start_orthonormal_(self.convolution.stencil, noise=0.0 if pixel else _NOISE)
+        self.norm = OperatorNorm(in_channels, (1,) * dimension if pixel else size)
+        self.norm.start(self.convolution)
 
     def forward(self, features: Tensor) -> Tensor:
         """K features/|K|."""
@@ -261,14 +270,17 @@ def _length(image: Tensor) -> Tensor:
 def orthonormalized(matrix: Tensor, *, num_iterations: int = 2) -> Tensor:
     """The matrix nearer to orthonormal rows or columns: W <- (3 W - W W^T W)/2.
 
-    Its singular values must be below sqrt(3), as they are after a small update of an orthonormal
-    matrix; each iteration squares their distance from 1.
+    It squares the distance of singular values from 1 where all are below sqrt(3). That they are
+    is certain where G = W W^T is within 1 of the identity, as it is after a small update of an
+    orthonormal matrix; another W is divided by |G|^(1/2) first, which is at least its norm.
     """
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    gram = wide @ wide.T
+    far = torch.linalg.matrix_norm(gram - torch.eye(len(gram)).to(gram)) > 1
+    wide = wide / torch.where(far, torch.linalg.matrix_norm(gram).sqrt(), 1.0)
     for _ in range(num_iterations):
-        wide = matrix.shape[0] <= matrix.shape[1]
-        cubed = (matrix @ matrix.T) @ matrix if wide else matrix @ (matrix.T @ matrix)
-        matrix = (3 * matrix - cubed) / 2
-    return matrix
+        wide = (3 * wide - (wide @ wide.T) @ wide) / 2
+    return wide if matrix.shape[0] <= matrix.shape[1] else wide.T
 
 
 @torch.no_grad()

@@ -194,6 +194,24 @@ def test_a_matrix_goes_back_to_an_orthonormal_one(shape):
     torch.testing.assert_close(values, torch.ones_like(values), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [1e-3, 3.0, 1e6])
+def test_a_matrix_far_from_orthonormal_comes_back_all_the_same(scale):
+    torch.manual_seed(0)
+    matrix = scale * torch.randn(3, 5, dtype=torch.float64)
+    for _ in range(20):
+        matrix = orthonormalized(matrix)
+    values = torch.linalg.svdvals(matrix)
+    torch.testing.assert_close(values, torch.ones_like(values))
+
+
+def test_the_first_step_of_a_training_is_as_stable_as_the_others():
+    """A random vector sees little of K: features grew 10^5-fold in a first pass."""
+    torch.manual_seed(0)
+    block = Block([StableLayer(16, size=(8, 8)) for _ in range(10)], "forward_euler")
+    features = torch.randn(1, 16, 8, 8)
+    assert float(block(features).detach().norm()) < 1.5 * float(features.norm())
+
+
 def test_all_parts_of_a_module_follow():
     parts = torch.nn.ModuleList([make(), BoundedConvolution(3, 3, size=(4, 4))])
     before = [part.norm.vector.clone() for part in parts]
