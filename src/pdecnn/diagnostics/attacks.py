@@ -134,7 +134,8 @@ def apgd(
     of the ball and a = 2 epsilon on. At checkpoints an image whose loss rose in less than 0.75 of
     the steps, or found no new largest value at an unchanged a, goes back to its best point and
     halves its a. `loss` is 'ce', the cross entropy, or 'dlr', the difference of logits ratio, which
-    needs three classes.
+    needs three classes. `bounds` must contain the pixels; None: there are none. All is computed
+    where the pixels are, which waits for a GPU a few times a start only.
     """
     rule = _Rule(
         epsilon=epsilon, norm=norm, loss=loss, bounds=bounds, relative_step=2.0, adaptive=True
@@ -309,7 +310,7 @@ def _attack(
     check_count("num_steps", num_steps)
     check_count("restarts", restarts)
     generator = torch.Generator().manual_seed(seed)
-    attacked = pixels.clone()
+    attacked = pixels.detach().clone()
     right = is_right(scores, pixels, labels)
     value = pixels.new_full((len(pixels),), -inf).where(right, inf)
     for _ in range(restarts):
