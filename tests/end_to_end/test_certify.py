@@ -84,6 +84,14 @@ def test_a_run_without_attacks_has_none(run_command, run, tmp_path):
     assert [row["radius"] for row in values["results"]] == [36 / 255, 72 / 255, 108 / 255]
 
 
+def test_attacks_that_leave_no_image_end_without_an_error(run_command, run, tmp_path):
+    options = ("--images", "5", "--radius", "20", "--radius", "40", "--json", "--output", tmp_path)
+    done = run_command("certify", run.folder, *options)
+    assert (done.code, done.stderr) == (0, "")
+    rows = json.loads(done.stdout)["results"]
+    assert [row["attacked_accuracy"] for row in rows] == [0.0, 0.0]
+
+
 def test_a_large_constant_is_said_and_not_refused(run_command, tmp_path):
     folder = train(tmp_path / "run", network__channels=[4, 4], training__epochs=1).folder
     done = run_command("certify", folder, "--images", "5", "--no-attack")

@@ -38,9 +38,11 @@ NOT_RUN = {
 RUNS = {
     "runs/hamiltonian_digits-1": ["pdecnn", "train"],
     "runs/heat": ["pdecnn", "train", "parabolic_digits", "--output", "runs/heat"],
+    "runs/parabolic_stable_digits-1": ["pdecnn", "train", "parabolic_stable_digits"],
 }
 SLOW = {
     "docs/explanation/multilevel.md",
+    "docs/how-to/certify.md",
     "docs/how-to/report.md",
     "README.md",
     "docs/diagnostics.md",
@@ -73,6 +75,8 @@ def reason_not_to_run(words):
 def short_recipe(name, original=pdecnn.recipe):
     config = original(name)
     changes = {**SHORT, "network.channels": [4, 4]}
+    if config.network.opening == "pad":  # which has channels for all pixels of a cell
+        changes |= {"network.channels": [12, 12], "network.hidden_channels": 4}
     if config.data.name == "digits":
         changes["data.fraction"] = 0.1
     if config.training.level_epochs is not None:

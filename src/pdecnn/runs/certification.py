@@ -223,7 +223,8 @@ def _attacked(
         for radius in radii:
             say(f"APGD at radius {radius:.4g} on {int(resisting.sum())} images")
             for loss in losses:
-                for chosen in torch.split(resisting.nonzero()[:, 0], batch_size):
+                left = resisting.nonzero()[:, 0]
+                for chosen in torch.split(left, batch_size) if len(left) else ():
                     batch = pixels[chosen].to(device), labels[chosen.to(labels.device)].to(device)
                     outcome = apgd(
                         scores, *batch, epsilon=radius, norm="l2", loss=loss, bounds=bounds
