@@ -79,19 +79,19 @@ class OperatorNorm(nn.Module):
         if self.training:
             with without_autocast(self.vector.device):
                 return _length(convolution(self.vector))
-        as_it_is = _bounds_are_known or torch.compiler.is_exporting()
-        if as_it_is and torch.compiler.is_compiling():
-            if self._values is None:
-                raise RuntimeError(
-                    "the bound of a stable step is not known yet: run the network once, in "
-                    "evaluation mode, before it is exported"
-                )
-        else:
+        if not torch.compiler.is_compiling():
             self._look(convolution)
+        elif not (_bounds_are_known or torch.compiler.is_exporting()):
+            _look_uncompiled(self, convolution)
+        elif self._values is None:
+            raise RuntimeError(
+                "the bound of a stable step is not known yet: run the network once, in "
+                "evaluation mode, before it is exported"
+            )
         return self.bound
 
-    @_disable_dynamo  # the compiler would look but once, and keep what it saw
     def _look(self, convolution: Convolution) -> None:
+        """Have the bound of the weights as they are, where they were written to."""
         stencil, seen = convolution.stencil, self._seen
         if seen is None or seen[0] is not stencil or seen[1] != stencil._version:
             self.refresh(convolution)
@@ -138,7 +138,8 @@ class OperatorNorm(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OperatorNorm":
         """As every module; another type rounds weights and bound, each in its own way."""
         self._seen = None
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def extra_repr(self) -> str:
         """The images for which the bound holds."""
@@ -150,6 +151,12 @@ class OperatorNorm(nn.Module):
         copy.vector.copy_(self.vector)
         memo[id(self)] = copy
         return copy
+
+
+# The compiler would look but once, and keep what it saw.
+@_disable_dynamo
+def _look_uncompiled(norm: OperatorNorm, convolution: Convolution) -> None:
+    norm._look(convolution)
 
 
 class FollowsWeights(nn.Module, ABC):
