@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod, sqrt
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
@@ -24,6 +26,7 @@ from pdecnn.diagnostics.lipschitz import (
 )
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.networks.network import Network
+from pdecnn.networks.preprocessing import as_tensor
 from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import without_autocast
@@ -106,8 +109,8 @@ class Certificate:
 
 def certify(
     network: Network,
-    images: Tensor,
-    labels: Tensor,
+    images: Tensor | npt.NDArray[Any],
+    labels: Tensor | npt.NDArray[Any],
     *,
     batch_size: int = BATCH_SIZE,
     predicted: Tensor | None = None,
@@ -120,7 +123,8 @@ def certify(
     """
     _check_network(network)
     check_count("batch_size", batch_size)
-    labels = _checked_labels(labels, len(images), network.num_classes)
+    images = as_tensor(images)
+    labels = _checked_labels(torch.as_tensor(labels), len(images), network.num_classes)
     device = network.classifier.weight.device
     with torch.no_grad(), without_autocast(device), evaluation_mode(network):
         exact = float64_copy(network)

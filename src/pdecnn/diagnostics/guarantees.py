@@ -11,6 +11,7 @@ from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizat
 from pdecnn.diagnostics.jacobians import is_wave
 from pdecnn.diagnostics.spectra import DENSE_SIZE, convolution_norm_bound
 from pdecnn.pde.activations import BUILT_IN, Activation
+from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.facts import HEAT, declared, is_deterministic
 from pdecnn.pde.integrators import AbstractIntegrator, Layers
@@ -250,6 +251,9 @@ def attached(modules: Iterable[nn.Module]) -> str | None:
             return "has a hook"
         for name in replaced_methods(module):
             return f"has a method of its own, {name}"
+        if isinstance(module, Block):
+            for name in replaced_methods(module.integrator):
+                return f"has an integrator with a method of its own, {name}"
     return None
 
 

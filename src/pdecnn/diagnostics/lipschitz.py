@@ -25,6 +25,7 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.stages import Classifier, Connector, Opening
 from pdecnn.pde.activations import BUILT_IN
+from pdecnn.pde.backprop import Propagator
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.integrators import ForwardEuler, Layers, Leapfrog, RungeKutta4, Verlet
@@ -163,6 +164,8 @@ def _oddity(part: nn.Module) -> str | None:
     if isinstance(part, Block):
         if type(part.integrator) not in _INTEGRATORS:
             return f"has the integrator {type(part.integrator).__name__}"
+        if type(part.propagator) is not Propagator:
+            return f"has the propagator {type(part.propagator).__name__}"
         kinds = [type(layer).__name__ for layer in part.layers if type(layer) not in _LAYERS]
         return f"has a layer of class {kinds[0]}" if kinds else None
     if isinstance(part, AbstractLayer) and part.activation not in BUILT_IN:

@@ -17,7 +17,7 @@ from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.network import Network
 from pdecnn.pde.grid import deferred_checks
 from pdecnn.pde.randomness import has_foreign_code
-from pdecnn.pde.stable import following
+from pdecnn.pde.stable import following, known_bounds
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,11 @@ _MOST_COMPILED_WEIGHTS = 200
 def compiled_network(network: Network, backend: str = "inductor") -> Iterator[None]:
     """Within it the network's stages run as compiled code, its blocks by fused kernels."""
     stages = [network.opening, *network.connectors, network.classifier]
-    with compiled_modules(stages, backend), accelerated(network, backend):
+    with (
+        compiled_modules(stages, backend),
+        accelerated(network, backend),
+        known_bounds(network),
+    ):
         yield
 
 

@@ -42,9 +42,9 @@ def has_foreign_code(module: nn.Module) -> bool:
     )
 
 
-def replaced_methods(module: nn.Module) -> set[str]:
+def replaced_methods(thing: object) -> set[str]:
     """The methods of its class that the object itself has others for."""
-    return vars(module).keys() & _methods(type(module))
+    return vars(thing).keys() & _methods(type(thing))
 
 
 def _methods(kind: type) -> frozenset[str]:

@@ -8,10 +8,12 @@ so that the theorem holds for what is evaluated, exported and certified.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import sqrt
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 
 from pdecnn.errors import ConfigError
 from pdecnn.pde.activations import IDENTITY, RELU, Activation
@@ -25,6 +27,25 @@ _NOISE = 0.02
 """The deviation with which a stencil starts from an orthonormal matrix at its centre."""
 _START_ITERATIONS = 10
 _TINY = 1e-15
+
+
+_bounds_are_known = False
+
+
+@contextmanager
+def known_bounds(module: nn.Module) -> Iterator[None]:
+    """Within it code that is compiled for evaluation does not look at the weights by itself.
+
+    It could be no single graph if it did. `FollowsWeights.refresh` makes the bounds follow.
+    """
+    global _bounds_are_known
+    for part in following(module) if not module.training else ():
+        part.refresh()
+    before, _bounds_are_known = _bounds_are_known, True
+    try:
+        yield
+    finally:
+        _bounds_are_known = before
 
 
 class OperatorNorm(nn.Module):
@@ -59,11 +80,21 @@ class OperatorNorm(nn.Module):
             with without_autocast(self.vector.device):
                 return _length(convolution(self.vector))
         if not torch.compiler.is_compiling():
-            stencil = convolution.stencil
-            seen = self._seen
-            if seen is None or seen[0] is not stencil or seen[1] != stencil._version:
-                self.refresh(convolution)
+            self._look(convolution)
+        elif not (_bounds_are_known or torch.compiler.is_exporting()):
+            _look_uncompiled(self, convolution)
+        elif self._values is None:
+            raise RuntimeError(
+                "the bound of a stable step is not known yet: run the network once, in "
+                "evaluation mode, before it is exported"
+            )
         return self.bound
+
+    def _look(self, convolution: Convolution) -> None:
+        """Have the bound of the weights as they are, where they were written to."""
+        stencil, seen = convolution.stencil, self._seen
+        if seen is None or seen[0] is not stencil or seen[1] != stencil._version:
+            self.refresh(convolution)
 
     @torch.no_grad()
     def refresh(self, convolution: Convolution) -> None:
@@ -104,6 +135,12 @@ class OperatorNorm(nn.Module):
         self._seen = None
         return super().train(mode)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "OperatorNorm":
+        """As every module; another type rounds weights and bound, each in its own way."""
+        self._seen = None
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
     def extra_repr(self) -> str:
         """The images for which the bound holds."""
         return f"size={self.size}"
@@ -114,6 +151,12 @@ class OperatorNorm(nn.Module):
         copy.vector.copy_(self.vector)
         memo[id(self)] = copy
         return copy
+
+
+# The compiler would look but once, and keep what it saw.
+@_disable_dynamo
+def _look_uncompiled(norm: OperatorNorm, convolution: Convolution) -> None:
+    norm._look(convolution)
 
 
 class FollowsWeights(nn.Module, ABC):

@@ -1,7 +1,8 @@
 """A trained network as one file for other programs: ONNX, or torch.export.
 
 The file takes pixels and gives class scores, for any batch size and any image size from a
-smallest one on. It is compared with torch before it gets its name.
+smallest one on; of a network that is bounded up to `certified_size`, and resizes no images, for
+that size alone. It is compared with torch before it gets its name.
 """
 
 import io
@@ -85,7 +86,11 @@ def export(
         "file": str(file),
         "kind": kind,
         "pixels": pixels,
-        "input_axes": ["batch", network.config.in_channels, *_axes(network)],
+        "input_axes": [
+            "batch",
+            network.config.in_channels,
+            *(_only_size(network) or _axes(network)),
+        ],
         "smallest_size": _smallest_size(network),
         "multiple_of": _cell(network),
         "resized_to": network.preprocessing.to_dict()["size"],
@@ -114,6 +119,14 @@ def _check_arguments(file: Path, kind: str, pixels: str | None) -> None:
 
 
 def _check_network(network: Network, kind: str) -> None:
+    size, largest = network.preprocessing.size, network.config.certified_size
+    if size is not None and largest is not None:
+        size = tuple(n // network.preprocessing.pooling for n in size)
+        if any(n > most for n, most in zip(size, largest, strict=True)):
+            raise ConfigError(
+                f"images are resized to {size}, more than network.certified_size={largest}, for "
+                f"which the steps are stable; set certified_size to that before training"
+            )
     dtypes = {weight.dtype for weight in network.parameters()}
     if dtypes != {torch.float32}:
         raise ConfigError(
@@ -132,6 +145,14 @@ def _axes(network: Network) -> list[str]:
     return SPATIAL_AXES[network.config.dimension].split(", ")
 
 
+def _only_size(network: Network) -> list[int]:
+    """The largest images for which the network is bounded, where it does not resize them."""
+    config, preprocessing = network.config, network.preprocessing
+    if config.certified_size is None or preprocessing.size is not None:
+        return []
+    return [n * preprocessing.pooling for n in config.certified_size]
+
+
 def _cell(network: Network) -> int:
     """What image sides must be a multiple of."""
     return 1 if network.preprocessing.size else network.preprocessing.pooling
@@ -141,6 +162,8 @@ def _smallest_size(network: Network) -> int:
     """The smallest image side: torch.export needs two pixels an axis wherever a size is free."""
     if network.preprocessing.size:
         return 2
+    if only := _only_size(network):
+        return min(only)
     return 2 * network.config.smallest_size * network.preprocessing.pooling
 
 
@@ -152,11 +175,12 @@ def _trace(network: Network, dtype: torch.dtype) -> ExportedProgram:
     """The graph of the network with its preprocessing, for any batch and image size."""
     module, cell, smallest = PixelNetwork(network), _cell(network), _smallest_size(network)
     sizes: dict[int, Any] = {0: Dim("batch", min=1)}
-    for axis, name in enumerate(_axes(network), start=2):
+    only = _only_size(network)
+    for axis, name in enumerate([] if only else _axes(network), start=2):
         cells = Dim(name if cell == 1 else f"{name}_cells", min=smallest // cell)
         sizes[axis] = cells if cell == 1 else cell * cells
     # Sides that are neither equal nor a size of the network, lest one be taken for the other.
-    sides = [smallest + (5 + 2 * axis) * cell for axis in range(network.config.dimension)]
+    sides = only or [smallest + (5 + 2 * axis) * cell for axis in range(network.config.dimension)]
     example = torch.zeros(3, network.config.in_channels, *sides).to(dtype)
     # The check of the grid's range waits for a number, which a graph cannot.
     with torch.no_grad(), deferred_checks(), _quiet_torch(), _named_failure("torch-export"):
@@ -173,7 +197,8 @@ def _write_onnx(program: ExportedProgram, path: Path, network: Network) -> None:
     assert result is not None
     result.model.metadata_props["class_names"] = json.dumps(_class_names(network))
     graph = result.model.graph
-    graph.inputs[0].shape = ir.Shape(["batch", network.config.in_channels, *_axes(network)])
+    sides = _only_size(network) or _axes(network)
+    graph.inputs[0].shape = ir.Shape(["batch", network.config.in_channels, *sides])
     graph.outputs[0].shape = ir.Shape(["batch", network.num_classes])
     result.save(path, external_data=False)
 
@@ -241,6 +266,8 @@ def _random_shapes(network: Network, generator: torch.Generator) -> list[tuple[i
     """The smallest size, the size of the preprocessing if it has one, and random ones."""
     cell, smallest = _cell(network), _smallest_size(network)
     channels, dimension = network.config.in_channels, network.config.dimension
+    if only := _only_size(network):
+        return [(batch, channels, *only) for batch in (1, 2, 7)]
     shapes: list[tuple[int, ...]] = [(2, channels, *(smallest,) * dimension)]
     if network.preprocessing.size is not None:
         shapes.append((2, channels, *network.preprocessing.size))

@@ -12,6 +12,7 @@ from pdecnn.data.image_set import ImageSet, StoredImages, channel_statistics
 from pdecnn.data.registry import OWN, own_form, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
 from pdecnn.errors import ConfigError, DataError
+from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.registry import list_models, model_config
@@ -141,9 +142,24 @@ def make_network(config: RunConfig, train: ImageSet) -> Network:
             f"{network.smallest_size}; raise data.size or training.level_sizes, or shorten "
             f"network.channels"
         )
+    _check_certified_size(network, size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stable_seed(config.seed, "weights"))
         return Network(network, preprocessing)
+
+
+def _check_certified_size(network: NetworkConfig, size: tuple[int, ...]) -> None:
+    """Refuse images for which the steps would not be stable, or the classifier has no weights."""
+    certified = network.certified_size
+    if certified is None:
+        return
+    larger = any(n > most for n, most in zip(size, certified, strict=True))
+    ends = replace(network, certified_size=size).block_sizes[-1], network.block_sizes[-1]
+    if larger or (network.classifier == "flat_unit_rows" and ends[0] != ends[1]):
+        raise ConfigError(
+            f"images of size {size} do not fit network.certified_size={certified}; set "
+            f"network.certified_size={list(size)}, or data.size"
+        )
 
 
 def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:

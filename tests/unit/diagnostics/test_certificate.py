@@ -1,5 +1,6 @@
 """Certificates: nothing found by searching exceeds what they claim, and nothing unknown has one."""
 
+from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from math import prod, sqrt
@@ -17,6 +18,7 @@ from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.networks import Network, Preprocessing
 from pdecnn.networks.stages import Opening
 from pdecnn.pde import Activation
+from pdecnn.pde.backprop import Propagator
 from pdecnn.pde.integrators import ForwardEuler
 from pdecnn.pde.stable import StableLayer, follow_weights_
 from tests.lipschitz import (
@@ -210,6 +212,13 @@ class DoubledOpening(Opening):
     """Twice the opening."""
 
 
+class Tripling(Propagator):
+    """Three times what the steps lead to."""
+
+    def propagate(self, stepping, features):
+        return tuple(3 * part for part in super().propagate(stepping, features))
+
+
 class OwnEuler(ForwardEuler):
     """Says nothing of its steps."""
 
@@ -234,11 +243,22 @@ CHANGES = {
         Activation(name="steep", function=lambda y: 3 * y.relu(), slope_range=(0.0, 1.0)),
     ),
     "an integrator": lambda n: setattr(n.blocks[0], "integrator", OwnEuler()),
+    "a propagator": lambda n: setattr(n.blocks[0], "propagator", Tripling()),
+    "an integrator's method": lambda n: setattr(
+        n.blocks[0], "integrator", _with_step(n.blocks[0].integrator)
+    ),
     "a parametrization": lambda n: weight_norm(_layer(n).convolution, "stencil"),
     "a stencil of 5": lambda n: setattr(
         _layer(n).convolution, "stencil", nn.Parameter(torch.ones(6, 6, 5, 5))
     ),
 }
+
+
+def _with_step(integrator):
+    changed = copy(integrator)
+    step = lambda layers, state, step_size: tuple(100 * part for part in state)  # noqa: E731
+    object.__setattr__(changed, "step", step)
+    return changed
 
 
 def _as(kind, layer):
@@ -276,6 +296,13 @@ def test_larger_images_are_refused():
     assert certify(network, torch.rand(1, 2, 4, 4)).lipschitz <= 1
     resized = Network(network.config, replace(plain(), size=(8, 6)))
     assert certify(resized, torch.rand(1, 2, 20, 20)).lipschitz <= 1
+
+
+def test_arrays_are_certified_as_tensors_are():
+    network, images = make_network(**STABLE), make_images()
+    labels = torch.zeros(len(images), dtype=torch.long)
+    found = pdecnn.certify(network, images.numpy(), labels.numpy())
+    assert torch.equal(found.radii, pdecnn.certify(network, images, labels).radii)
 
 
 def test_bad_labels_and_weights_are_refused():

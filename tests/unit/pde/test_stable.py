@@ -138,6 +138,24 @@ def test_the_bound_follows_the_weights_however_they_change(change):
     assert layer.factor * dense_norm(layer) ** 2 <= 2
 
 
+def test_compiled_code_has_the_bounds_of_the_weights_it_meets():
+    layer = make().eval()
+    compiled = torch.compile(layer, backend="eager")
+    features = torch.randn(1, 3, 5, 4)
+    with torch.no_grad():
+        for factor in (1.0, 3.0):
+            layer.convolution.stencil *= factor
+            torch.testing.assert_close(compiled(features), layer(features))
+
+
+def test_a_type_that_rounds_the_bound_down_does_not_lengthen_the_step():
+    for seed in range(8):
+        layer = make(seed=seed).eval()
+        assert layer.factor > 0
+        norm, convolution = layer.bfloat16().norm, layer.convolution
+        assert float(norm(convolution)) >= convolution.norm_bound(norm.size)
+
+
 def test_a_copy_in_float64_has_the_same_steps():
     layer = make().eval()
     assert deepcopy(layer).double().factor == pytest.approx(layer.factor, rel=1e-7)

@@ -11,6 +11,7 @@ from pdecnn.errors import ConfigError, ExportError
 from pdecnn.networks.pixel_network import PixelNetwork
 from pdecnn.runs import export as export_module
 from pdecnn.runs.export import TOLERANCE, export
+from tests.lipschitz import STABLE, make_network
 from tests.runs import call
 from tests.umask import mode, user_mask
 
@@ -54,6 +55,30 @@ def assert_near(found, network, pixels):
 
 def files_of(folder):
     return sorted(path.name for path in folder.iterdir() if path.is_file())
+
+
+@pytest.mark.parametrize("kind", first_alone("torch-export", "onnx"))
+def test_a_file_refuses_images_larger_than_the_certified_size(tmp_path, kind):
+    network = make_network(**STABLE)
+    network.save_pretrained(tmp_path / "net")
+    file = tmp_path / f"net{export_module.SUFFIXES[kind]}"
+    exported = export(tmp_path / "net", file, kind=kind)
+    assert exported["input_axes"] == ["batch", 2, 8, 6]
+    score = export_module._READERS[kind](file)
+    pixels = images(3, 8, 6)
+    assert_near(score(pixels), network, pixels)
+    for size in ((9, 6), (8, 7), (16, 12)):
+        with pytest.raises(Exception, match=r"Guard failed|invalid dimensions"):
+            score(images(1, *size))
+
+
+def test_images_resized_beyond_the_certified_size_are_not_exported(tmp_path):
+    resized = pdecnn.Preprocessing(standardize="none", size=(8, 8))
+    make_network(preprocessing=resized, **STABLE | {"classifier": "unit_rows"}).save_pretrained(
+        tmp_path / "net"
+    )
+    with pytest.raises(ConfigError, match=r"resized to \(8, 8\), more than .*\(8, 6\)"):
+        export(tmp_path / "net", tmp_path / "net.pt2")
 
 
 @pytest.mark.parametrize(

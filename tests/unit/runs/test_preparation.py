@@ -47,6 +47,15 @@ def test_what_was_set_is_compared_not_replaced(arrays):
         make_network(config, read_splits(config.data, 0).train)
 
 
+@pytest.mark.parametrize("size", [8, 24])
+def test_images_of_another_size_than_the_certified_one_are_refused_before_training(arrays, size):
+    config = fit_network(
+        configure("parabolic_stable_signals", arrays, network__certified_size=[size])
+    )
+    with pytest.raises(ConfigError, match=rf"size \(16,\) .*certified_size=\({size},\); set"):
+        make_network(config, read_splits(config.data, 0).train)
+
+
 def test_the_data_set_is_standardised_channel_by_channel(arrays):
     config = fit_network(configure("parabolic_signals", arrays))
     train = read_splits(config.data, 0).train

@@ -63,6 +63,21 @@ def test_promise_1_killed_thrice_and_resumed_gives_the_same_bits(
     assert fingerprint(run.folder) == fingerprint(whole.folder)
 
 
+def test_promise_1_holds_for_stable_steps_which_keep_vectors(tmp_path):
+    config = small_config(
+        "parabolic_stable_digits",
+        training__epochs=2,
+        training__accumulation=5,
+        training__average_decay=0.9,
+    )
+    whole = pdecnn.train(config, output=tmp_path / "whole")
+    for place in ((0, 3), (1, 2)):
+        with pytest.raises(Killed):
+            pdecnn.train(config, output=tmp_path / "run", resume=True, listener=kill_at(*place))
+    run = pdecnn.train(config, output=tmp_path / "run", resume=True)
+    assert fingerprint(run.folder) == fingerprint(whole.folder)
+
+
 def test_promise_1_holds_across_a_change_of_level(tmp_path):
     levels = {
         "training__level_epochs": [1, 1],
