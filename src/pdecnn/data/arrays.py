@@ -293,12 +293,17 @@ SAMPLES = (".npy", ".npz", ".safetensors")
 
 def read_samples(path: Path) -> Tensor:
     """The samples of a .npy file, or of the array `x` or the only one of another, unlabelled."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; pass the place where it lies")
     alone = path.suffix == ".npy"
     files = ArrayFiles(path.parent if alone else path)
     names = files.names if len(files.names) == 1 else files.names & {"x"}
     name = path.stem if alone else next(iter(names), None)
     if name is None:
-        raise DataError(f"{path}: holds no array x (found: {', '.join(sorted(files.names))})")
+        raise DataError(
+            f"{path}: holds no array x (found: {', '.join(sorted(files.names))}); save the samples "
+            f"alone, or as x"
+        )
     return samples_of(files.read(name), files.path(name))
 
 

@@ -144,7 +144,9 @@ def assert_same_classes(found, expected):
 
 def test_arrays_that_do_not_fit_are_refused(undisturbed, tmp_path):
     np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))
-    with pytest.raises(DataError, match=r"holds no array x \(found: a, b\)"):
+    with pytest.raises(DataError, match=r"gone\.npy: no such file"):
+        pdecnn.predict(undisturbed.folder, [tmp_path / "gone.npy"])
+    with pytest.raises(DataError, match=r"holds no array x \(found: a, b\); save"):
         pdecnn.predict(undisturbed.folder, [tmp_path / "two.npz"])
     with pytest.raises(DataError, match=r"1 channels, height, width\), found shape \(2, 3, 8, 8\)"):
         pdecnn.predict(undisturbed.folder, np.zeros((2, 3, 8, 8), np.uint8))
