@@ -84,9 +84,13 @@ def test_every_setting_says_its_meaning_range_and_default(cls, entry):
     assert (entry.default is MISSING) == (entry.name in NEEDED[cls])
 
 
+SEVERAL = ("mean", "std", "channels", "certified_size", "betas")
+"""Lists that need more than one number."""
+
+
 @pytest.mark.parametrize(("cls", "entry"), ENTRIES)
 def test_numbers_of_numpy_are_stored_as_pythons(cls, entry):
-    if not kinds(entry) <= {int, float} or entry.name in ("mean", "std", "channels"):
+    if not kinds(entry) <= {int, float} or entry.name in SEVERAL:
         return
     number = numpy.int64(1) if kinds(entry) == {int} else numpy.float32(0.25)
     if number in interval(entry.metadata["allowed"]) and not entry.name.startswith("level_"):

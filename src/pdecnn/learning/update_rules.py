@@ -6,6 +6,7 @@ neither weights nor states without anybody having looked.
 
 from abc import ABC, abstractmethod
 from math import sqrt
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -83,7 +84,7 @@ class Momentum(UpdateRule):
 
     def moves(self, states: list[State], gradients: Tensors, step: Step) -> Tensors:
         """The velocities, or what the convention makes of them."""
-        velocities = [state["velocity"] for state in states]
+        velocities = list(map(itemgetter("velocity"), states))
         torch._foreach_mul_(velocities, step.kept(self.config.momentum, gradients[0]))
         if self.config.optimizer == "sgd" and self.config.momentum_convention == "rate_inside":
             if isinstance(step.rate, Tensor):

@@ -89,8 +89,10 @@ class Preprocessing(Settings):
             pixels = pixels - constant(self.mean, pixels.dtype, pixels.device).view(shape)
             if self.std is not None:
                 pixels = pixels / constant(self.std, pixels.dtype, pixels.device).view(shape)
-        self._check_pooling(tuple(pixels.shape[2:]))
-        return average_pool(pixels, self.pooling).to(dtype)
+        if self.pooling > 1:
+            self._check_pooling(tuple(pixels.shape[2:]))
+            pixels = average_pool(pixels, self.pooling)
+        return pixels.to(dtype)
 
     def _check_pooling(self, size: tuple[int, ...]) -> None:
         if any(n % self.pooling for n in size):

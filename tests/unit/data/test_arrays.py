@@ -86,7 +86,7 @@ def test_other_numbers_become_float32(dtype, tmp_path):
 def test_signals_of_one_channel_need_no_axis_for_it(tmp_path):
     path = save(tmp_path / "data", "folder", {"x": make((9,)), "y": LABELS})
     assert read_arrays(path).train.images.shape == (24, 1, 9)
-    assert array_form(path) == (1, 3, 1)
+    assert array_form(path) == (1, 3, 1, (9,))
 
 
 @pytest.mark.parametrize("kind", ["npz", "safetensors", "folder"])
@@ -97,7 +97,7 @@ def test_the_form_is_known_without_reading_all(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(
         arrays.ArrayFiles, "read", lambda files, name: names.append(name) or read(files, name)
     )
-    assert array_form(path) == (4, 3, 2)
+    assert array_form(path) == (4, 3, 2, (5, 6))
     assert set(names) == {"y"}
 
 

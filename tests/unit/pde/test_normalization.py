@@ -189,5 +189,5 @@ def test_normalizations_by_name():
 def test_an_unknown_normalization_is_refused_with_the_nearest_name(name, nearest):
     with pytest.raises(ConfigError, match=f"unknown normalization '{name}'") as caught:
         SymmetricLayer(3, normalization=name)
-    expected = "batch, none, tv" if nearest is None else f"did you mean '{nearest}'?"
+    expected = "batch, bias, none, tv" if nearest is None else f"did you mean '{nearest}'?"
     assert expected in str(caught.value)

@@ -25,10 +25,25 @@ PAPER = {
 def test_there_is_a_recipe_for_every_dynamics_and_data_set():
     plain = [f"{d}_{s}" for d in DYNAMICS for s in (*PAPER, "digits")]
     own = [f"{d}_{s}" for d in DYNAMICS for s in ("images", "signals", "volumes")]
-    assert list_recipes() == sorted([*plain, *own, *(f"{name}_multilevel" for name in plain)])
+    multilevel = [f"{name}_multilevel" for name in plain]
+    data_sets = ("digits", "cifar10", "large_cifar10", "images", "signals", "volumes")
+    stable = [f"parabolic_stable_{data_set}" for data_set in data_sets]
+    assert list_recipes() == sorted([*plain, *own, *multilevel, *stable])
     assert list_recipes("*_stl10") == [f"{dynamics}_stl10" for dynamics in DYNAMICS]
     assert list_recipes("nothing*") == []
     assert DEFAULT_RECIPE == "hamiltonian_digits"
+
+
+def test_stable_recipes_train_for_margins_and_keep_distances():
+    for name in list_recipes("*stable*"):
+        config = recipe(name)
+        training = config.training
+        assert config.network.step_size == "stable"
+        assert config.data.standardize == "mean"
+        assert (training.schedule, training.optimizer, training.box) == ("linear", "adamw", "none")
+        assert training.margin_offset > 0
+        assert training.smoothness_weight == training.decay_weight == 0
+        assert (config.data.validation_fraction == 0) == (config.data.name == "cifar10")
 
 
 def test_multilevel_recipes_are_the_plain_ones_in_levels():

@@ -72,8 +72,13 @@ def several_data_sets(place):
     write_version(place, STL10)
 
 
+STABLE = ("cifar10", "digits", "images", "signals", "volumes")
+
+
 def names_of(*kinds):
-    return sorted(f"{one}_{kind}" for kind in kinds for one in DYNAMICS)
+    stable = [f"parabolic_stable_{kind}" for kind in kinds if kind in STABLE]
+    large = ["parabolic_stable_large_cifar10"] if "cifar10" in kinds else []
+    return sorted([f"{one}_{kind}" for kind in kinds for one in DYNAMICS] + stable + large)
 
 
 ARRAYS = "with --set data.name=arrays"
