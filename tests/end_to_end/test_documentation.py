@@ -105,7 +105,9 @@ def prepare(folder):
     """What the pages speak of: folders of images, the examples, a run and its neighbours."""
     for name, classes in {"pets": ("cat", "dog"), "birds": ("owl", "robin", "wren")}.items():
         write_folder(folder / name, 30, classes=classes)
-    Image.fromarray(np.full((40, 30, 3), 90, np.uint8)).save(folder / "pets" / "cat" / "tom.jpg")
+    (folder / "unsorted").mkdir()
+    for place in (folder / "pets" / "cat" / "tom.jpg", folder / "unsorted" / "some.jpg"):
+        Image.fromarray(np.full((40, 30, 3), 90, np.uint8)).save(place)
     (folder / "examples").mkdir()
     for path in (ROOT / "examples").glob("*.py"):
         shutil.copy(path, folder / "examples")
@@ -137,6 +139,7 @@ class Shell:
 def shell(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(resolution, "recipe", short_recipe)
+    monkeypatch.setattr("pdecnn.runs.preparation.recipe", short_recipe)
     monkeypatch.setattr(pdecnn, "recipe", short_recipe)
     monkeypatch.setattr("pdecnn.reports.run_figures.draw_run_figures", lambda run: [])
     prepare(tmp_path)

@@ -169,7 +169,7 @@ def test_a_run_on_signals_is_like_any_other(commands, tmp_path):
     assert list(evaluated["per_class"]) == ["tone", "rising", "falling", "warble"]
     done = commands("predict", "run", "image.png")
     assert done.code == 2
-    assert "takes 1D arrays" in done.stderr
+    assert "takes 1D samples; pass .npy" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,12 @@ class Convolution(nn.Module):
         stencil = self.stencil if factor is None else factor * self.stencil
         return _CONVOLVE[self.dimension](features, stencil, padding=self.padding)
 
-    def adjoint(self, features: Tensor, *, factor: float | Tensor | None = None) -> Tensor:
-        """K^T features, times a factor."""
+    def adjoint(
+        self, features: Tensor, *, negative: bool = False, factor: Tensor | None = None
+    ) -> Tensor:
+        """K^T features or -K^T features, times a factor."""
         stencil = self.stencil if factor is None else factor * self.stencil
+        stencil = -stencil if negative else stencil
         return _CONVOLVE_TRANSPOSED[self.dimension](features, stencil, padding=self.padding)
 
     @torch.no_grad()

@@ -102,7 +102,7 @@ class SymmetricLayer(AbstractLayer):
         convolution, sigma = self.convolution, self.activation
         function = sigma.function if type(sigma) is Activation else sigma  # in one call
         activated = function(self.normalization(convolution(features)))
-        return convolution.adjoint(activated, factor=-1)
+        return convolution.adjoint(activated, negative=True)
 
 
 class ResidualLayer(AbstractLayer):

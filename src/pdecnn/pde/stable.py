@@ -238,7 +238,7 @@ class StableLayer(AbstractLayer, FollowsWeights):
         convolution = self.convolution
         activated = self.activation(self.pre_activation(features))
         # dt scales the stencil, which is smaller than the features.
-        return convolution.adjoint(activated, factor=-self.step)
+        return convolution.adjoint(activated, negative=True, factor=self.step)
 
     def follow_(self, accepted: Tensor | None = None) -> None:
         """Take the power iteration one step further and theta back to its length."""

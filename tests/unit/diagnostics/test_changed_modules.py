@@ -105,7 +105,7 @@ def replace_forward(layer):
 
 def replace_adjoint(layer):
     plain = layer.convolution.adjoint
-    layer.convolution.adjoint = lambda values, factor: plain(values, factor=-factor)
+    layer.convolution.adjoint = lambda values, negative=False: plain(values, negative=not negative)
 
 
 def replace_pre_activation(layer):
