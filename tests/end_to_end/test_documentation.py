@@ -77,6 +77,7 @@ def short_recipe(name, original=pdecnn.recipe):
     changes = {**SHORT, "network.channels": [4, 4]}
     if config.network.opening == "pad":  # which has channels for all pixels of a cell
         changes |= {"network.channels": [12, 12], "network.hidden_channels": 4}
+        changes["network.num_steps"] = 2
     if config.data.name == "digits":
         changes["data.fraction"] = 0.1
     if config.training.level_epochs is not None:
