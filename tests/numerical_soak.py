@@ -11,7 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 import pdecnn
 from pdecnn.learning.metrics import autocast as in_precision
-from pdecnn.learning.metrics import evaluation_mode
+from pdecnn.networks.network import evaluation_mode
 from pdecnn.networks.reversal import block_gradients, gradient_errors, relative_error
 from tests.unit.learning.trainings import digits, make_network, make_trainer
 

@@ -9,6 +9,7 @@ from pdecnn.cli.options import (
     DataOption,
     DebugOption,
     DeviceOption,
+    ImagesOption,
     JsonOption,
     NetworkArgument,
     QuietOption,
@@ -116,9 +117,7 @@ def attack(
     ] = 4,
     steps: Annotated[int, typer.Option("--steps", help="From each start.")] = 25,
     seed: Annotated[int, typer.Option("--seed", help="Of the starts.")] = 0,
-    images: Annotated[
-        int | None, typer.Option("--images", help="How many test images; all if none.")
-    ] = None,
+    images: ImagesOption = None,
     data: DataOption = None,
     weights: WeightsOption = "best",
     output: Annotated[
@@ -168,9 +167,7 @@ def certify(
             help="L2, such as 0.5 or 36/255; may be repeated. 36, 72 and 108/255 if none.",
         ),
     ] = None,
-    images: Annotated[
-        int | None, typer.Option("--images", help="How many test images; all if none.")
-    ] = None,
+    images: ImagesOption = None,
     no_attack: Annotated[
         bool, typer.Option("--no-attack", help="Leave out APGD, which takes longest.")
     ] = False,

@@ -30,6 +30,9 @@ SetOption = Annotated[
     ),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+ImagesOption = Annotated[
+    int | None, typer.Option("--images", help="How many test images; all if none.")
+]
 WeightsOption = Annotated[str, typer.Option("--weights", help="best or last.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from pdecnn.checks import check_count, check_number
-from pdecnn.diagnostics.inputs import evaluation_mode
 from pdecnn.diagnostics.jacobians import frozen_copy, plain_copy
 from pdecnn.diagnostics.lipschitz import (
-    UNIT,
     Bound,
     Factor,
     check_known,
@@ -25,11 +23,11 @@ from pdecnn.diagnostics.lipschitz import (
     standardization_bound,
 )
 from pdecnn.errors import ConfigError, DataError, DivergedError
-from pdecnn.networks.network import Network
+from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.networks.preprocessing import as_tensor
 from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.pde.block import Block
-from pdecnn.pde.convolution import without_autocast
+from pdecnn.pde.convolution import UNIT, without_autocast
 from pdecnn.pde.stable import OperatorNorm, following
 
 BATCH_SIZE = 25

@@ -1,12 +1,9 @@
 """What the blocks of a network meet: the features that images bring to each of them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pdecnn.networks.network import Network
+from pdecnn.networks.network import Network, evaluation_mode
 
 
 @torch.no_grad()
@@ -19,15 +16,3 @@ def block_inputs(network: Network, images: Tensor) -> list[Tensor]:
             inputs.append(features)
             features = connector(block(features))
     return inputs
-
-
-@contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Within it a module is in evaluation mode; every part goes back to the mode it had."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, was_training in modes:
-            part.training = was_training

@@ -27,14 +27,12 @@ from pdecnn.networks.stages import Classifier, Connector, Opening
 from pdecnn.pde.activations import BUILT_IN
 from pdecnn.pde.backprop import Propagator
 from pdecnn.pde.block import Block
-from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.convolution import UNIT, Convolution
 from pdecnn.pde.integrators import ForwardEuler, Layers, Leapfrog, RungeKutta4, Verlet
 from pdecnn.pde.layers import AbstractLayer, ResidualLayer, SymmetricLayer
 from pdecnn.pde.normalization import ChannelAffine, ChannelBias, TotalVariationNorm
 from pdecnn.pde.stable import BoundedConvolution, OperatorNorm, StableLayer
 
-UNIT = 2.0**-53
-"""u, the unit roundoff of float64."""
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _OPENINGS = (Opening, PaddedOpening, BoundedOpening)
 _CONNECTORS = (Connector, BoundedConnector)

@@ -22,9 +22,8 @@ from pdecnn.diagnostics.attacks import (
     is_right,
     restarted_pgd,
 )
-from pdecnn.diagnostics.inputs import evaluation_mode
 from pdecnn.errors import ConfigError, DataError, DivergedError, unknown_name
-from pdecnn.networks.network import Network
+from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.pde.block import Block
 
 METHODS = ("fgsm", "pgd", "apgd")

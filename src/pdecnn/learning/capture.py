@@ -12,9 +12,9 @@ from pdecnn.data.augmentation import stable_seed
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DivergedError
 from pdecnn.fast.acceleration import accelerated, compile_function, compiled_modules, fast_layout
-from pdecnn.learning.metrics import compute_scores, evaluation_mode
+from pdecnn.learning.metrics import compute_scores
 from pdecnn.learning.step import TrainingStep
-from pdecnn.networks.network import Network
+from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.pde.grid import deferred_checks
 from pdecnn.pde.randomness import has_foreign_code
 from pdecnn.pde.stable import following, known_bounds

@@ -1,7 +1,6 @@
 """How good a network is and what it costs: scores on images, figures of an epoch, operations."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, isfinite, nan
@@ -17,7 +16,7 @@ from pdecnn.errors import DataError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.progress import Progress
 from pdecnn.networks.config import NetworkConfig
-from pdecnn.networks.network import Network
+from pdecnn.networks.network import Network, evaluation_mode
 
 AUTO = "auto"
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -74,18 +73,6 @@ class Evaluation:
 
 def _go_on() -> None:
     """The default poll: nothing asks to stop."""
-
-
-@contextmanager
-def evaluation_mode(network: Network) -> Iterator[None]:
-    """Within it the network is in evaluation mode; every part goes back to the mode it had."""
-    modes = [(part, part.training) for part in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for part, was_training in modes:
-            part.training = was_training
 
 
 @torch.no_grad()

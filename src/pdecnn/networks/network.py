@@ -1,5 +1,7 @@
 """The whole network: opening, blocks and connectors in turn, classifier (Sec. 5)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -166,6 +168,18 @@ class Network(nn.Module):
                 f"blocks with pooling between them need at least {config.smallest_size} pixels "
                 f"in each dimension; use larger images or fewer blocks"
             )
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Within it a module is in evaluation mode; every part goes back to the mode it had."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
 
 
 def _check_fit(config: NetworkConfig, preprocessing: Preprocessing) -> None:

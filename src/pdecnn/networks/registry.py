@@ -14,6 +14,8 @@ from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.pretrained import load_weights
 from pdecnn.pde.activations import resolve_activation
 
+log = logging.getLogger(__name__)
+
 ConfigFunction = Callable[[], NetworkConfig]
 
 # The three dynamics of the paper and the general residual network, each a choice of two axes.
@@ -85,7 +87,6 @@ STABLE_NETWORKS: dict[str, dict[str, Any]] = {
 }
 
 # Trained networks that come with the package, one `save_pretrained` folder a model.
-log = logging.getLogger(__name__)
 PUBLISHED_WEIGHTS = Path(__file__).parent / "weights"
 
 _MODELS: dict[str, ConfigFunction] = {}

@@ -18,8 +18,8 @@ _CONVOLVE_TRANSPOSED = {
     3: functional.conv_transpose3d,
 }
 SPATIAL_AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
-_UNIT = 2.0**-53
-"""The unit roundoff of float64."""
+UNIT = 2.0**-53
+"""u, the unit roundoff of float64."""
 
 
 class Convolution(nn.Module):
@@ -96,11 +96,11 @@ class Convolution(nn.Module):
             matrices = matrices.mT.contiguous()
         gram = matrices @ matrices.mH
         squares = float(gram.diagonal(dim1=1, dim2=2).real.sum(1).amax())  # |A|_F^2
-        room = 20 * (self.in_channels + self.out_channels) * _UNIT * squares
+        room = 20 * (self.in_channels + self.out_channels) * UNIT * squares
         largest = max(0.0, float(torch.linalg.eigvalsh(gram).amax())) + room
         points = prod(grid)
-        error = 100 * _UNIT * log2(2 * points) * sqrt(points) * float(stencil.norm())
-        return (sqrt(largest) + error) * (1 + 8 * _UNIT)
+        error = 100 * UNIT * log2(2 * points) * sqrt(points) * float(stencil.norm())
+        return (sqrt(largest) + error) * (1 + 8 * UNIT)
 
     @torch.no_grad()
     def norm_estimate(self, size: Sequence[int], *, num_iterations: int = 100) -> float:

@@ -1,7 +1,7 @@
 """The certificate of a run or of a published model: what is proved, and what attacks find."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,17 @@ from torch import Tensor
 
 from pdecnn.checks import check_count, check_number
 from pdecnn.data.augmentation import cpu_generator
-from pdecnn.data.image_set import ImageSet
 from pdecnn.diagnostics.attacks import DLR_CLASSES, PIXELS, Bounds, apgd
 from pdecnn.diagnostics.certificate import Certificate, certify
 from pdecnn.diagnostics.robustness import scores_of_pixels
 from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.learning.metrics import check_fit, class_scores
-from pdecnn.learning.training_config import TrainingConfig
+from pdecnn.learning.metrics import class_scores
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
-from pdecnn.networks.pretrained import refuse_nonfinite
-from pdecnn.networks.registry import create_model, list_models
+from pdecnn.networks.registry import list_models, published_name
 from pdecnn.runs.diagnosis import float64_device
 from pdecnn.runs.environment import cpu_threads
-from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.preparation import read_splits
-from pdecnn.runs.recipes import recipe
+from pdecnn.runs.evaluation import open_run, read_run
 from pdecnn.runs.runs import Run, is_run
 
 RADII = (36 / 255, 72 / 255, 108 / 255)
@@ -139,7 +134,8 @@ def certify_run(
         raise ConfigError("there must be at least one radius")
     radii = sorted({check_number("radius", radius, smallest=0.0) for radius in radii})
     where = float64_device(device)
-    name, network, test, training = _read(run, data, weights)
+    opened = _open(run)
+    network, test, training = read_run(opened, data, weights=weights)
     places = torch.arange(len(test))
     if num_images is not None:
         drawn = torch.randperm(len(test), generator=cpu_generator("certified images"))
@@ -158,7 +154,7 @@ def certify_run(
             attacked = [*_attacked(network, images, labels, radii, **how, say=say)]
     return CertificateReport(
         run=str(run),
-        recipe=name,
+        recipe=opened.config.recipe,
         weights=weights,
         num_weights=network.num_weights,
         certificate=found,
@@ -174,29 +170,15 @@ def certify_run(
     )
 
 
-def _read(
-    run: str | Path, data: str | Path | None, weights: str
-) -> tuple[str, Network, ImageSet, TrainingConfig]:
-    """The recipe, the network, its test images and how it was trained."""
-    if is_run(Path(run)):
-        return Run(run).config.recipe, *read_run(Run(run), data, weights=weights)
-    name = str(run)
-    published = list_models(pretrained=True)
-    if name not in published or Path(run).exists():
+def _open(run: str | Path) -> Run:
+    """A run, or published weights by their name; anything else is refused."""
+    if not is_run(Path(run)) and published_name(run) is None:
+        published = ", ".join(list_models(pretrained=True))
         raise CheckpointError(
-            f"{name}: neither a run directory (no config.json) nor a model with published weights "
-            f"({', '.join(published)}); pass what `pdecnn train` made, or one of these names"
+            f"{run}: neither a run directory (no config.json) nor a model with published weights "
+            f"({published}); pass what `pdecnn train` made, or one of these names"
         )
-    if weights != "best":
-        raise ConfigError(f"{name} has its published weights only; leave out --weights")
-    network = create_model(name, pretrained=True)
-    refuse_nonfinite(network, Path(name))
-    config = recipe(name)
-    if data is not None:
-        config = replace(config, data=replace(config.data, folder=str(data)))
-    test = read_splits(config.data, config.seed).test
-    check_fit(network, test)
-    return name, network, test, config.training
+    return open_run(run)
 
 
 def _attacked(

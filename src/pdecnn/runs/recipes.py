@@ -101,62 +101,48 @@ def _arrays(name: str) -> RunConfig:
 
 def stable_digits(dynamics: str) -> RunConfig:
     """A certified network for the digits in the demo's two minutes."""
-    return RunConfig(
-        recipe=f"{dynamics}_stable_digits",
-        network=model_config(f"{dynamics}_stable_digits"),
-        data=DataConfig(name="digits", flip=False, padding=0.0, standardize="mean"),
-        training=_margins(60, batch_size=32, rate=3e-2, offset=0.6, temperature=0.1, num_threads=1),
+    return _stable(
+        f"{dynamics}_stable_digits",
+        DataConfig(name="digits", flip=False, padding=0.0, standardize="mean"),
+        _margins(60, batch_size=32, rate=3e-2, offset=0.6, temperature=0.1, num_threads=1),
     )
 
 
 def stable_cifar10(dynamics: str) -> RunConfig:
     """A certified network of at most 503,000 weights, on all 50,000 images."""
-    return _stable_cifar10(f"{dynamics}_stable_cifar10")
+    return _stable(f"{dynamics}_stable_cifar10", _ALL_OF_CIFAR10, _margins(600, batch_size=512))
 
 
 def stable_large_cifar10(dynamics: str) -> RunConfig:
     """A certified network of at most 1,600,000 weights, on all 50,000 images."""
-    return _stable_cifar10(f"{dynamics}_stable_large_cifar10")
-
-
-def _stable_cifar10(name: str) -> RunConfig:
-    return RunConfig(
-        recipe=name,
-        network=model_config(name),
-        data=DataConfig(
-            name="cifar10", padding=1 / 32, standardize="mean", validation_fraction=0.0
-        ),
-        training=_margins(600, batch_size=512),
-    )
+    name = f"{dynamics}_stable_large_cifar10"
+    return _stable(name, _ALL_OF_CIFAR10, _margins(600, batch_size=512))
 
 
 def stable_images(dynamics: str) -> RunConfig:
     """A certified network for a folder of images of one's own."""
-    return RunConfig(
-        recipe=f"{dynamics}_stable_images",
-        network=model_config(f"{dynamics}_stable_images"),
-        data=DataConfig(name="images", size=64, padding=1 / 64, standardize="mean"),
-        training=_margins(30, batch_size=32),
-    )
+    data = DataConfig(name="images", size=64, padding=1 / 64, standardize="mean")
+    return _stable(f"{dynamics}_stable_images", data, _margins(30, batch_size=32))
 
 
 def stable_signals(dynamics: str) -> RunConfig:
     """A certified network for signals of one's own; radii are in the data's units."""
-    return _stable_arrays(f"{dynamics}_stable_signals")
+    return _stable(f"{dynamics}_stable_signals", _ARRAYS, _margins(15, batch_size=16))
 
 
 def stable_volumes(dynamics: str) -> RunConfig:
     """A certified network for volumes or videos of one's own; radii are in the data's units."""
-    return _stable_arrays(f"{dynamics}_stable_volumes")
+    return _stable(f"{dynamics}_stable_volumes", _ARRAYS, _margins(15, batch_size=16))
 
 
-def _stable_arrays(name: str) -> RunConfig:
-    return RunConfig(
-        recipe=name,
-        network=model_config(name),
-        data=DataConfig(name="arrays", flip=False, standardize="mean"),
-        training=_margins(15, batch_size=16),
-    )
+_ALL_OF_CIFAR10 = DataConfig(
+    name="cifar10", padding=1 / 32, standardize="mean", validation_fraction=0.0
+)
+_ARRAYS = DataConfig(name="arrays", flip=False, standardize="mean")
+
+
+def _stable(name: str, data: DataConfig, training: TrainingConfig) -> RunConfig:
+    return RunConfig(recipe=name, network=model_config(name), data=data, training=training)
 
 
 def _margins(

@@ -15,7 +15,8 @@ from pdecnn.learning import Trainer, TrainingConfig
 from pdecnn.learning import capture as capture_module
 from pdecnn.learning.capture import CapturedFunction, CapturedScores, TrainingGraphs
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
-from pdecnn.learning.metrics import class_scores, evaluation_mode
+from pdecnn.learning.metrics import class_scores
+from pdecnn.networks.network import evaluation_mode
 from pdecnn.networks.registry import create_model
 from tests.unit.learning.trainings import (
     MODES,
