@@ -303,3 +303,22 @@ def test_its_recording_is_small_enough_for_the_readme():
     with Image.open(PAGE.parent / "images" / "playground.webp") as recording:
         assert recording.n_frames > 50
     assert (PAGE.parent / "images" / "playground.webp").stat().st_size < 2_000_000
+
+
+def test_the_links_of_the_page_about_it_show_what_it_says(browser):
+    how_to = PAGE.parent / "how-to" / "playground.md"
+    links = re.findall(r'href="../playground.html(#[^"]+)"', how_to.read_text())
+    shown = {}
+    with opened(browser) as page:
+        for link in links:
+            page.evaluate("link => { location.hash = link; }", link)
+            at = re.search(r"at=(\d+)", link)[1]
+            wait_until(page, f"location.hash === '{link}' && {at} === state.at")
+            page.wait_for_selector(READY)
+            shown[link] = page.inner_text("#verdict")
+    first, grain, drops, heat, both = shown.values()
+    assert first.startswith("Back at step 0 the wave is as it was, to an error of ")
+    assert "Heat has exploded" in grain
+    assert "Heat levels differences out, the wave carries them away" in drops
+    assert heat.startswith("Beyond its bound heat explodes")
+    assert both.startswith("Beyond both bounds")
