@@ -80,8 +80,12 @@ def read_image_folder(
     parts = {part: scan.list_part(where) for part, where in wheres.items()}
     num_files = sum(len(files) for files in parts.values())
     groups = _find_groups(parts, wheres, group) if group is not None else {}
-    if channels is None:
-        channels = image_channels(root)
+    found = image_channels(root)
+    channels = found if channels is None else channels
+    if channels != found and {channels, found} != {1, 3}:
+        raise DataError(
+            f"{root}: data.channels is {channels}, but the files have {found}; leave it out"
+        )
     is_deep = scan.is_any_deep([path for files in parts.values() for path, _ in files])
     dtype = torch.float32 if is_deep else torch.uint8
     if stream is None:
