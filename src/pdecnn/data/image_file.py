@@ -146,11 +146,11 @@ def _decode(image: "ImageFile", channels: int, size: Size | None) -> Pixels:
     if size is not None:
         # A JPEG can be decoded at a half, a quarter or an eighth, still covering the size.
         image.draft(None, (max(size), max(size)))
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode == "P":
+    turned = ImageOps.exif_transpose(image)
+    if turned.mode == "P":
         # Straight to RGB or grey, Pillow warns where the palette has transparent colours.
-        upright = upright.convert("RGBA")
-    pixels = np.array(_fit(upright.convert(_MODES[channels]), size), dtype=np.uint8)
+        turned = turned.convert("RGBA")
+    pixels = np.array(_fit(turned.convert(_MODES[channels]), size), dtype=np.uint8)
     return pixels[None] if channels == 1 else np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
 
 

@@ -3,9 +3,8 @@
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -41,11 +40,20 @@ def image_classes(folder: Path | str) -> tuple[str, ...]:
 
 def image_channels(folder: Path | str) -> int:
     """3 if any training image is in colour; n of a TIFF file of n bands; 1 if all are grey."""
-    for path, _ in _Scan(Path(folder)).list_part(_find_parts(Path(folder))["train"]):
-        with suppress(DataError):  # what cannot be read is reported with all the others
-            if (channels := image_form(path).channels) != 1:
-                return channels
-    return 1
+    files = _Scan(Path(folder)).list_part(_find_parts(Path(folder))["train"])
+    return _first_channels(form for form in (_form(path) for path, _ in files) if form is not None)
+
+
+def _first_channels(forms: Iterable[Form]) -> int:
+    return next((form.channels for form in forms if form.channels != 1), 1)
+
+
+def _form(path: Path) -> Form | None:
+    """None for what cannot be read, which is reported when it is decoded."""
+    try:
+        return image_form(path)
+    except DataError:
+        return None
 
 
 def image_names(folder: Path | str) -> Iterator[str]:
@@ -80,13 +88,14 @@ def read_image_folder(
     parts = {part: scan.list_part(where) for part, where in wheres.items()}
     num_files = sum(len(files) for files in parts.values())
     groups = _find_groups(parts, wheres, group) if group is not None else {}
-    found = image_channels(root)
+    forms = {part: scan.forms([path for path, _ in files]) for part, files in parts.items()}
+    found = _first_channels(forms["train"])
     channels = found if channels is None else channels
     if channels != found and {channels, found} != {1, 3}:
         raise DataError(
             f"{root}: data.channels is {channels}, but the files have {found}; leave it out"
         )
-    is_deep = scan.is_any_deep([path for files in parts.values() for path, _ in files])
+    is_deep = any(form.is_deep for part in forms.values() for form in part)
     dtype = torch.float32 if is_deep else torch.uint8
     if stream is None:
         stream = num_files * channels * size * size * dtype.itemsize > LARGEST_IN_MEMORY
@@ -191,17 +200,10 @@ class _Scan:
             self.complaints[path] = "is empty"
         return path not in self.complaints
 
-    def is_any_deep(self, paths: list[Path]) -> bool:
-        """Whether a file has more than 8 bits, by the headers; bad ones are noted in decoding."""
-
-        def form(path: Path) -> Form | None:
-            try:
-                return image_form(path)
-            except DataError:
-                return None
-
+    def forms(self, paths: list[Path]) -> list[Form]:
+        """What the files hold, by their headers, but for bad ones."""
         with ThreadPoolExecutor(num_workers()) as pool:
-            return any(found is not None and found.is_deep for found in pool.map(form, paths))
+            return [form for form in pool.map(_form, paths) if form is not None]
 
     def read_all(
         self,

@@ -14,8 +14,13 @@ _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB = 0, 1, 2
 _ALPHA = (1, 2)
 _REDUCED_OR_MASK = 1 | 4
 _UNSIGNED, _FLOATING = 1, 3
-_NO_COMPRESSION, _DEFLATE = (1,), (8, 32946)
-_LZW, _PACKBITS = 5, 32773
+_DEFLATE = (8, 32946)
+_READ_COMPRESSIONS = (1, 5, 32773, *_DEFLATE)
+"""None, LZW, PackBits, deflate."""
+
+
+# What is wrong with a file is said in one line, by whoever reads it.
+logging.getLogger("tifffile").addHandler(logging.NullHandler())
 
 
 class UnsuitableFile(Exception):
@@ -117,7 +122,8 @@ def read_header(stream: BinaryIO) -> TiffHeader:
 
 def _check(header: TiffHeader, are_alike: bool) -> None:
     """Refuse numbers that have no place in [0, 1]."""
-    whole = header.sample_format == _UNSIGNED and header.bits <= 16
+    least = 8 if header.needs_tifffile else 1
+    whole = header.sample_format == _UNSIGNED and least <= header.bits <= 16
     if not are_alike or not (whole or header.sample_format == _FLOATING):
         kind = {_UNSIGNED: "whole", 2: "signed", _FLOATING: "floating"}
         raise UnsuitableFile(
@@ -140,12 +146,18 @@ def read_bands(stream: BinaryIO, header: TiffHeader) -> tuple[npt.NDArray[Any], 
             f"has {header.channels} bands of {header.bits} bits, which tifffile reads; install it "
             f"with: pip install 'pdecnn[tiff]'"
         ) from error
-    # What is wrong with a file is said in one line, by whoever reads it.
-    logging.getLogger("tifffile").addHandler(logging.NullHandler())
     with tifffile.TiffFile(stream) as file:
         page = file.pages.first
         _check_content(page, stream.seek(0, 2), file.filehandle)
-        values: npt.NDArray[Any] = page.asarray(maxworkers=1)
+        try:
+            values: npt.NDArray[Any] = page.asarray(maxworkers=1)
+        except ValueError as error:
+            if "imagecodecs" not in str(error):
+                raise
+            raise UnsuitableFile(
+                f"is compressed by {page.compression.name}, which needs imagecodecs: pip install "
+                f"imagecodecs, or save it with deflate, or uncompressed"
+            ) from error
         axes = page.axes
     if axes == "SYX":
         values = np.moveaxis(values, 0, -1)
@@ -158,7 +170,7 @@ def read_bands(stream: BinaryIO, header: TiffHeader) -> tuple[npt.NDArray[Any], 
 
 def _check_content(page: Any, num_bytes: int, file: Any) -> None:
     """Refuse what would take more memory than its pixels do, and what ends before them."""
-    if page.compression not in (*_NO_COMPRESSION, *_DEFLATE, _LZW, _PACKBITS):
+    if page.compression not in _READ_COMPRESSIONS:
         raise UnsuitableFile(
             f"is compressed by {page.compression.name}; save it with deflate, or uncompressed"
         )

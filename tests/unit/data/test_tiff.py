@@ -1,5 +1,6 @@
 """TIFF files: any number of bands, 8 or 16 bits or floats, each number as it is in the file."""
 
+import logging
 import sys
 from contextlib import suppress
 
@@ -160,6 +161,29 @@ def test_a_file_cut_short_is_refused(tmp_path, compression):
 def test_a_compression_without_bound_is_refused(tmp_path):
     path = write(tmp_path / "image.tif", values(5), compression="lzma")
     assert "is compressed by LZMA; save it with deflate" in refusal(path, 5)
+
+
+def test_a_compression_that_needs_another_package_says_which(tmp_path):
+    path = write(tmp_path / "image.tif", values(5))
+    with tifffile.TiffFile(path, mode="r+") as file:
+        file.pages.first.tags["Compression"].overwrite(5)
+    message = refusal(path, 5)
+    assert "imagecodecs" in message or "fetch it again" in message  # the latter if it is there
+
+
+def test_fewer_than_8_bits_in_many_bands_are_refused(tmp_path):
+    path = write(tmp_path / "image.tif", values(5, "uint8") >> 4)
+    with tifffile.TiffFile(path, mode="r+") as file:
+        file.pages.first.tags["BitsPerSample"].overwrite((4,) * 5)
+    assert "has whole numbers of 4 bits; save it with whole numbers of 8" in refusal(path, 5)
+
+
+def test_reading_many_files_adds_no_handlers(tmp_path):
+    path, logger = write(tmp_path / "image.tif", values(5)), logging.getLogger("tifffile")
+    read_image(path, 5)
+    before = list(logger.handlers)
+    read_image(path, 5)
+    assert logger.handlers == before
 
 
 def test_a_strip_that_unpacks_to_more_than_its_pixels_is_refused(tmp_path):
