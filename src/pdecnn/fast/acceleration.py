@@ -87,8 +87,8 @@ class FastPropagator(Propagator):
     backend: str
 
     def start(self, stepping: TimeStepping, features: Tensor) -> State:
-        """As one compiled function, channels last whatever the opening left them as."""
-        features = fast_layout(features)
+        """As one compiled function; on a GPU channels last, whatever the opening left."""
+        features = fast_layout(features) if features.is_cuda else features
         start = compiled(start_state, self.backend)
         return cast(
             State,

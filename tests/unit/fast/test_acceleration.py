@@ -82,6 +82,7 @@ def test_within_accelerated_blocks_are_compiled_and_afterwards_plain() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.gpu
 def test_compiled_blocks_run_channels_last_whatever_the_opening_leaves() -> None:
     """Convolutions of a GPU turned every state around and back: a third of a stable step."""
     seen: list[bool] = []
@@ -92,8 +93,8 @@ def test_compiled_blocks_run_channels_last_whatever_the_opening_leaves() -> None
             seen.extend(part.is_contiguous(memory_format=last) for part in state)
             return super().advance(stepping, state, steps)
 
-    block = make_block("forward_euler")
-    features = make_features()
+    block = make_block("forward_euler").cuda()
+    features = make_features().cuda()
     assert not features.is_contiguous(memory_format=torch.channels_last)
     with torch.no_grad():
         expected = block(features)
