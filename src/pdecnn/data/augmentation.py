@@ -17,6 +17,8 @@ from pdecnn.errors import DataError
 from pdecnn.settings import Settings, documented, setting
 
 MAX_BOUND = 2**31
+ALTERNATE = "alternate"
+PADDING_MODES = ("zero", "reflect")
 
 
 def _signed(number: int) -> int:
@@ -78,18 +80,28 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Augmentation(Settings):
-    """What is done to a training image: a flip, then zero padding and a random crop."""
+    """What is done to a training image: a flip, then padding and a random crop."""
 
     group = "augmentation"
-    flip: bool = setting(True, "Mirror the last axis with probability 1/2.")
+    flip: bool | str = setting(
+        True,
+        "Mirror the last axis with probability 1/2; 'alternate': every image in every other epoch, "
+        "half of them in the first.",
+        (ALTERNATE,),
+    )
     padding: float = setting(
         1 / 16,
-        "Zeros added on each side before the crop, as a fraction of the size of that axis.",
+        "Pixels added on each side before the crop, as a fraction of the size of that axis.",
         "[0, 0.5]",
+    )
+    padding_mode: str = setting(
+        "zero",
+        "What is added: zeros, or the image mirrored at its border ('reflect').",
+        PADDING_MODES,
     )
 
     def padding_pixels(self, size: int) -> int:
-        """The zeros on each side of an axis of that size, rounded half up."""
+        """The pixels on each side of an axis of that size, rounded half up."""
         return math.floor(size * self.padding + 0.5)
 
     def augment(self, images: Tensor, indices: Tensor, *, seed: int, epoch: int | Tensor) -> Tensor:
@@ -102,20 +114,31 @@ class Augmentation(Settings):
         _check_batch(images, indices)
         if not self.flip and self.padding == 0:
             return images
-        sources, inside = [], []
+        sources: list[Tensor] = []
+        inside: list[Tensor] = []
         for axis, size in enumerate(images.shape[2:]):
             padding = self.padding_pixels(size)
             key = stable_seed(seed, "crop", axis)
             offsets = uniform_integers(2 * padding + 1, key, epoch, counters=indices)
             positions = torch.arange(size, device=images.device) + (offsets - padding)[:, None]
-            inside.append((positions >= 0) & (positions < size))
+            if self.padding_mode == "reflect":
+                positions = (size - 1) - ((size - 1) - positions.abs()).abs()
+            else:
+                inside.append((positions >= 0) & (positions < size))
             sources.append(positions.clamp(0, size - 1))
         if self.flip:
             # The flip comes first, so the cropped position is read in the mirrored image.
-            coins = uniform_integers(2, stable_seed(seed, "flip"), epoch, counters=indices)
+            coins = self._coins(indices, seed=seed, epoch=epoch)
             mirrored = images.shape[-1] - 1 - sources[-1]
             sources[-1] = torch.where(coins[:, None] == 1, mirrored, sources[-1])
         return _read_pixels(images, sources, inside)
+
+    def _coins(self, indices: Tensor, *, seed: int, epoch: int | Tensor) -> Tensor:
+        """1 for each image to be mirrored, else 0."""
+        key = stable_seed(seed, "flip")
+        if self.flip == ALTERNATE:
+            return (uniform_integers(2, key, counters=indices) + epoch) % 2
+        return uniform_integers(2, key, epoch, counters=indices)
 
 
 def _check_batch(images: Tensor, indices: Tensor) -> None:
@@ -132,14 +155,21 @@ def _check_batch(images: Tensor, indices: Tensor) -> None:
 
 
 def _read_pixels(images: Tensor, sources: list[Tensor], inside: list[Tensor]) -> Tensor:
-    """The pixel at sources[axis][sample, position] of every axis, zero where not inside."""
-    flat_source, is_inside = sources[0], inside[0]
-    for size, source, is_inside_axis in zip(images.shape[3:], sources[1:], inside[1:], strict=True):
+    """The pixel at sources[axis][sample, position] of every axis, zero where not inside.
+
+    An empty `inside` means that all are.
+    """
+    flat_source = sources[0]
+    for size, source in zip(images.shape[3:], sources[1:], strict=True):
         flat_source = (flat_source[:, :, None] * size + source[:, None, :]).flatten(1)
-        is_inside = (is_inside[:, :, None] & is_inside_axis[:, None, :]).flatten(1)
     pixels = images.flatten(2)
     pixels = pixels.gather(2, flat_source[:, None].expand_as(pixels))
-    result = pixels.masked_fill(~is_inside[:, None], 0).view(images.shape)
+    if inside:
+        is_inside = inside[0]
+        for is_inside_axis in inside[1:]:
+            is_inside = (is_inside[:, :, None] & is_inside_axis[:, None, :]).flatten(1)
+        pixels = pixels.masked_fill(~is_inside[:, None], 0)
+    result = pixels.view(images.shape)
     channels_last = _CHANNELS_LAST.get(images.dim())
     if (
         channels_last is None

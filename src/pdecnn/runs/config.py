@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from pdecnn.checks import is_count, is_finite_number
-from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.augmentation import ALTERNATE, PADDING_MODES, Augmentation
 from pdecnn.data.images import MAX_PIXELS
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.errors import ConfigError, quoted, unknown_name
@@ -23,7 +23,7 @@ from pdecnn.pde.integrators import INTEGRATORS
 from pdecnn.pde.layers import LAYERS
 from pdecnn.settings import Settings, documented, setting
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
 files of before it had one have none, which counts as 0."""
 GROUPS = ("network", "data", "training")
@@ -57,11 +57,20 @@ class DataConfig(Settings):
         "no epoch is selected: the last weights, or their average, are the result.",
         "[0, 1)",
     )
-    flip: bool = setting(True, "Whether images are mirrored at random.")
+    flip: bool | str = setting(
+        True,
+        "Whether images are mirrored at random; 'alternate': every image in every other epoch.",
+        (ALTERNATE,),
+    )
     padding: float = setting(
         1 / 16,
-        "The share of the size that is zero-padded on each side before cropping back at random.",
+        "The share of the size that is padded on each side before cropping back at random.",
         "[0, 0.5]",
+    )
+    padding_mode: str = setting(
+        "zero",
+        "What images are padded with: zeros, or their mirror image ('reflect').",
+        PADDING_MODES,
     )
     standardize: str = setting(
         "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
@@ -89,6 +98,11 @@ class DataConfig(Settings):
                 f"data set {self.name!r} is built in and reads no folder; leave out --data or "
                 f"data.folder, found {self.folder}"
             )
+        if self.padding == 0 and self.padding_mode != "zero":
+            raise ConfigError(
+                f"data.padding_mode={self.padding_mode} has no use with data.padding=0; set "
+                f"data.padding above 0, or leave data.padding_mode out"
+            )
         if self.channels != 3 and self.name != "images":
             raise ConfigError(
                 f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
@@ -101,7 +115,7 @@ class DataConfig(Settings):
 
     def augmentation(self) -> Augmentation:
         """The random changes of training images."""
-        return Augmentation(flip=self.flip, padding=self.padding)
+        return Augmentation(flip=self.flip, padding=self.padding, padding_mode=self.padding_mode)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,6 +192,9 @@ _BEFORE: dict[int, dict[str, Any]] = {
         "training.weight_decay": 0.0,
         "training.margin_offset": 0.0,
         "training.temperature": 1.0,
+    },
+    3: {
+        "data.padding_mode": "zero",
     },
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.
@@ -291,6 +308,8 @@ def describe_settings(config: RunConfig | None = None) -> dict[str, dict[str, An
             required, allowed = entry.default is MISSING, entry.metadata["allowed"]
             if group == "network":
                 allowed = names.get(entry.name, allowed)
+            elif entry.type == bool | str:
+                allowed = ("true", "false", *allowed)
             found[f"{group}.{entry.name}"] = {
                 "type": _type_words(_hint(group, entry.name)),
                 "default": None if required else _json_value(entry.default),

@@ -19,6 +19,7 @@ from pdecnn.learning.metrics import class_scores
 from pdecnn.networks.network import evaluation_mode
 from pdecnn.networks.registry import create_model
 from tests.unit.learning.trainings import (
+    AUGMENTED,
     MODES,
     Poisoned,
     Stop,
@@ -48,7 +49,14 @@ def images(number, seed):
     return ImageSet(images=pixels.to(torch.uint8), labels=labels, class_names=CLASS_NAMES)
 
 
-def gpu_trainer(dynamics="hamiltonian", backprop="stored", seed=0, stored=False, **settings):
+def gpu_trainer(
+    dynamics="hamiltonian",
+    backprop="stored",
+    seed=0,
+    stored=False,
+    augmentation=None,
+    **settings,
+):
     torch.manual_seed(seed)
     network = create_model(f"{dynamics}_cifar10", channels=(16, 32, 32), backprop=backprop)
     settings = {"epochs": 2, "batch_size": 64, "learning_rates": (0.02,), "phases": (1,)} | settings
@@ -57,7 +65,7 @@ def gpu_trainer(dynamics="hamiltonian", backprop="stored", seed=0, stored=False,
         TrainingConfig(**settings),
         train=on_disk(images(500, 0)) if stored else images(500, 0),
         validation=on_disk(images(130, 1)) if stored else images(130, 1),
-        augmentation=Augmentation(),
+        augmentation=Augmentation() if augmentation is None else augmentation,
         seed=0,
     )
 
@@ -178,6 +186,27 @@ def test_a_captured_training_with_another_optimizer_is_the_eager_one_and_resumes
 ):
     caplog.set_level("INFO", "pdecnn")
     settings = {"optimizer": optimizer, "weight_decay": 0.1, "learning_rates": (2e-3,)}
+    whole, eager = (gpu_trainer(capture=capture, **settings) for capture in (True, False))
+    reports = run(whole)
+    for one, two in zip(reports, run(eager), strict=True):
+        assert one.data_loss == pytest.approx(two.data_loss, rel=1e-2)
+    assert (whole.captured, eager.captured) == (True, False)
+    assert not caplog.messages
+    first = gpu_trainer(**settings)
+    with pytest.raises(Stop):
+        run(first, poll=stop_at(5))
+    save_checkpoint(first, tmp_path / "c")
+    second = gpu_trainer(seed=5, **settings)
+    load_checkpoint(second, tmp_path / "c")
+    assert run(second) == reports
+    assert_same_bits(snapshot(second), snapshot(whole))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", AUGMENTED)
+def test_a_captured_training_with_augmentation_is_the_eager_one_and_resumes(name, tmp_path, caplog):
+    caplog.set_level("INFO", "pdecnn")
+    settings = AUGMENTED[name]
     whole, eager = (gpu_trainer(capture=capture, **settings) for capture in (True, False))
     reports = run(whole)
     for one, two in zip(reports, run(eager), strict=True):

@@ -14,6 +14,7 @@ import pdecnn
 from pdecnn import create_model
 from pdecnn.learning.capture import compiled_step
 from tests.unit.learning.trainings import (
+    AUGMENTED,
     MODES,
     make_network,
     make_trainer,
@@ -110,6 +111,17 @@ def test_every_optimizer_steps_on_the_device_as_the_host_does(optimizer):
 @every_optimizer
 def test_every_optimizer_compiles_to_the_same_bits(optimizer):
     compiled, eager = optimized(optimizer), optimized(optimizer)
+    torch._dynamo.reset()
+    step_compiled_and_eager(compiled, eager, 3)
+    expected = snapshot(eager)
+    for name, tensor in snapshot(compiled).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AUGMENTED)
+def test_every_augmentation_compiles_to_the_same_bits(name):
+    compiled, eager = (begun_trainer("parabolic", "stored", **AUGMENTED[name]) for _ in range(2))
     torch._dynamo.reset()
     step_compiled_and_eager(compiled, eager, 3)
     expected = snapshot(eager)

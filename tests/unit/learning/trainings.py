@@ -26,6 +26,12 @@ MODES = [
     ("second_order", "reversible"),
     ("second_order", "exact"),
 ]
+AUGMENTED = {
+    "alternate and reflect": {
+        "augmentation": Augmentation(flip="alternate", padding_mode="reflect")
+    },
+}
+"""Trainings of which each has an augmentation that the others have not."""
 NUM_TRAIN, NUM_VALIDATION = 62, 40
 # Batches, before validation, batches of validation: of 20 and 16 images.
 POLLS_PER_EPOCH = 3 + 1 + 3
