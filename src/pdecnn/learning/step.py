@@ -161,7 +161,10 @@ class TrainingStep:
     def _prepare(self) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """The learning rate, and the augmented images and labels of each part of the batch."""
         row = self.counts[Count.BATCH].view(1)
-        rate = self.rates.index_select(0, row)[0]
+        return self.rates.index_select(0, row)[0], self.parts(row)
+
+    def parts(self, row: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The augmented images and labels of each part of a batch of the epoch."""
         indices = self.batches.index_select(0, row)[0]
         parts = []
         whole = self.images.chunk(self.config.accumulation) if self.holds_batch else ()
@@ -170,7 +173,7 @@ class TrainingStep:
             features = self.network.preprocess(images)
             features = self.augmentation.augment(features, part, seed=self.seed, epoch=self.epoch)
             parts.append((fast_layout(features), self.labels[part]))
-        return rate, parts
+        return parts
 
     def next_images(self, number: int) -> tuple[Tensor, Tensor]:
         """The first augmented images and labels of the next batch."""

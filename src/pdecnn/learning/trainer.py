@@ -31,6 +31,7 @@ from pdecnn.learning.metrics import (
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.progress import Progress, progress_from_dict
+from pdecnn.learning.statistics import ReestimatedStatistics, reestimating_copy
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.synchronization import synchronize_batch_norms_
 from pdecnn.learning.training_config import TrainingConfig
@@ -114,7 +115,12 @@ class Trainer:
             if either is not None:
                 freeze_(either, self.config.freeze)
         self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=self.config)
+        copied = None
+        if self.config.batch_norm_statistics == "reestimated":
+            copied = reestimating_copy(network, _parts(network, self.config.freeze))
         if self.ranks.size > 1:
+            if copied is not None:
+                synchronize_batch_norms_(copied, self.ranks.sum_)
             synchronize_batch_norms_(network, self.ranks.sum_)
         self._step = TrainingStep(
             network,
@@ -133,7 +139,10 @@ class Trainer:
             self.guard = TrainingGuard(network, self.config, largest_of=self.ranks.largest_of)
         self._steps_left = 0
         self._stream: Iterator[Tensor] | None = None
-        self._graphs = TrainingGraphs(self._step, validation=self.validation)
+        self._statistics = None if copied is None else ReestimatedStatistics(copied, self._step)
+        self._graphs = TrainingGraphs(
+            self._step, validation=self.validation, statistics=self._statistics
+        )
 
     @property
     def sums(self) -> Tensor:
@@ -142,7 +151,16 @@ class Trainer:
 
     @property
     def evaluated(self) -> Network:
-        """The network that validation and users see: the moving average where there is one."""
+        """The network that validation and users see: the moving average where there is one.
+
+        At the end of an epoch it has the statistics that it was validated with.
+        """
+        statistics, progress = self._statistics, self.progress
+        if statistics is not None and (statistics.estimated_at, 0) == (
+            progress.step,
+            progress.batch,
+        ):
+            return statistics.network
         return self._step.evaluated
 
     def epochs(
@@ -162,16 +180,31 @@ class Trainer:
             poll()
             yield self._finish_epoch(self._validate(poll))
 
+    def _reestimated(self, statistics: ReestimatedStatistics, poll: Callable[[], None]) -> Network:
+        """The evaluated network with statistics of its own."""
+
+        def before(number: int) -> None:
+            poll()
+            if isinstance(self.train.images, StoredImages):
+                self._step.images.copy_(self.train.images[self._step.batches[number].cpu()])
+
+        statistics.estimate(self._graphs.launch_statistics, before)
+        statistics.estimated_at = self.progress.step
+        return statistics.network
+
     def _validate(self, poll: Callable[[], None]) -> Evaluation | None:
+        network = self._step.evaluated
+        if self._statistics is not None:
+            network = self._reestimated(self._statistics, poll)
         if self.validation is None:
             return None
         how: dict[str, Any] = {
             "batch_size": self.config.evaluation_batch_size,
             "precision": self.config.precision,
         }
-        score = self.ranks.scoring(self.evaluated, self.validation.images, **how)
+        score = self.ranks.scoring(network, self.validation.images, **how)
         evaluation = evaluate_network(
-            self.evaluated,
+            network,
             self.validation,
             poll=poll,
             score=self._graphs.scores() if score is None else score,

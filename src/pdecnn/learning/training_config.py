@@ -14,6 +14,7 @@ OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
 SCHEDULES = ("piecewise", "linear", "cosine")
 BOXES = ("stencils", "all", "none")
 MOMENTUM_CONVENTIONS = ("rate_inside", "rate_outside")
+STATISTICS = ("running", "reestimated")
 POLICIES = ("switch", "warn", "off")
 FREEZABLE = ("opening", "blocks")
 """What can be frozen: the opening; the blocks, each with the connector after it."""
@@ -251,6 +252,13 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
     )
     evaluation_batch_size: int = setting(
         250, "Images at a time in validation and test.", "[1, inf)"
+    )
+    batch_norm_statistics: str = setting(
+        "running",
+        "What batch norms compute with in validation and ever after: their 'running' statistics, "
+        "which lag behind the weights at high rates, or means over some batches, 'reestimated' "
+        "at the end of each epoch for the weights as they are.",
+        STATISTICS,
     )
     patience: int | None = setting(
         None,

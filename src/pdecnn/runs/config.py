@@ -195,6 +195,7 @@ _BEFORE: dict[int, dict[str, Any]] = {
     },
     3: {
         "data.padding_mode": "zero",
+        "training.batch_norm_statistics": "running",
     },
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.

@@ -115,6 +115,18 @@ def test_steps_and_validation_go_by_graphs():
 
 
 @pytest.mark.usefixtures("graphs_of_a_cpu")
+def test_statistics_go_by_a_graph():
+    settings = {"batch_norm_statistics": "reestimated", "epochs": 2}
+    trainer, eager = make_trainer(**settings), make_trainer(**settings)
+    eager._graphs._launch, eager._graphs._tried_scores = eager._step, True
+    eager._graphs._take_batch = eager._statistics.take_batch
+    for found, expected in zip(run(trainer), run(eager), strict=True):
+        assert found.validation_loss == pytest.approx(expected.validation_loss, rel=1e-6)
+    assert trainer._graphs._take_batch.calls == 2 * trainer._statistics.num_batches
+    assert_same_bits(trainer.evaluated.state_dict(), eager.evaluated.state_dict())
+
+
+@pytest.mark.usefixtures("graphs_of_a_cpu")
 def test_who_listens_later_hears_of_graphs_too(caplog):
     """As the bench does, which marks times of steps that ran otherwise than wanted."""
     trainer = make_trainer(epochs=1)
@@ -221,6 +233,29 @@ def test_a_captured_training_with_augmentation_is_the_eager_one_and_resumes(name
     load_checkpoint(second, tmp_path / "c")
     assert run(second) == reports
     assert_same_bits(snapshot(second), snapshot(whole))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("average", [None, 0.9])
+def test_captured_statistics_are_the_eager_ones_and_resume(average, tmp_path, caplog):
+    caplog.set_level("INFO", "pdecnn")
+    settings = {"batch_norm_statistics": "reestimated", "average_decay": average}
+    settings["precision"] = "float32"
+    whole, eager = (gpu_trainer(capture=capture, **settings) for capture in (True, False))
+    reports = run(whole)
+    for one, two in zip(reports, run(eager), strict=True):
+        assert one.validation_loss == pytest.approx(two.validation_loss, rel=1e-2)
+    assert not caplog.messages
+    assert isinstance(whole._graphs._take_batch, CapturedFunction)
+    first = gpu_trainer(**settings)
+    with pytest.raises(Stop):
+        run(first, poll=stop_at(10))
+    save_checkpoint(first, tmp_path / "c")
+    second = gpu_trainer(seed=5, **settings)
+    load_checkpoint(second, tmp_path / "c")
+    assert run(second) == reports
+    assert_same_bits(snapshot(second), snapshot(whole))
+    assert_same_bits(second.evaluated.state_dict(), whole.evaluated.state_dict())
 
 
 @pytest.mark.gpu

@@ -36,6 +36,7 @@ TRAININGS = {
     "nesterov": {"optimizer": "nesterov", "weight_decay": 1e-3},
     "adamw": {"optimizer": "adamw", "learning_rates": (3e-3, 1e-3, 3e-4), "weight_decay": 0.1},
     "muon": {"optimizer": "muon", "average_decay": 0.8, "clip_norm": 0.5, "box_bound": 0.3},
+    "reestimated": {"batch_norm_statistics": "reestimated", "average_decay": 0.8},
     **AUGMENTED,
 }
 
