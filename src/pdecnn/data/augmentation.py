@@ -1,4 +1,4 @@
-"""Random flips and shifts of standardised images, on their device (Section 5).
+"""Random changes of images, on their device: flips and shifts (Section 5), holes, colours.
 
 A generator with a state gives a sample numbers that depend on who drew before it. Here every
 number is the hash of (seed, epoch, sample index, ...): no state, hence the same augmentation
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pdecnn.errors import DataError
+from pdecnn.data.trivial_augment import CHANGES, NUM_STRENGTHS, apply_changes
+from pdecnn.errors import ConfigError, DataError
 from pdecnn.settings import Settings, documented, setting
 
 MAX_BOUND = 2**31
@@ -80,7 +81,10 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Augmentation(Settings):
-    """What is done to a training image: a flip, then padding and a random crop."""
+    """What is done to a training image: a flip, then padding and a random crop, then a cutout.
+
+    `change_colours` comes before images are standardised, `augment` and `cut_out` after it.
+    """
 
     group = "augmentation"
     flip: bool | str = setting(
@@ -99,6 +103,42 @@ class Augmentation(Settings):
         "What is added: zeros, or the image mirrored at its border ('reflect').",
         PADDING_MODES,
     )
+    cutout: int = setting(
+        0,
+        "The side of a square around a random pixel in which the image is set to zero, its mean; "
+        "0: none.",
+        "[0, inf)",
+    )
+    trivial_augment: bool = setting(
+        False,
+        "One of 14 changes of colour or geometry at a random strength (TrivialAugment, in the "
+        "ranges of RandAugment); for colour images of bytes.",
+    )
+
+    def check_images(self, channels: int, size: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Refuse images, of that size when they are augmented, to which it cannot be done."""
+        if self.cutout >= min(size):
+            raise ConfigError(
+                f"data.cutout={self.cutout} would cut out whole images of size {size}; lower it"
+            )
+        if self.trivial_augment and (channels, len(size), dtype) != (3, 2, torch.uint8):
+            raise ConfigError(
+                f"data.trivial_augment changes colours: it needs images of 3 channels of bytes, "
+                f"found {len(size)}D samples of {channels} of {str(dtype).removeprefix('torch.')}"
+            )
+
+    def change_colours(
+        self, images: Tensor, indices: Tensor, *, seed: int, epoch: int | Tensor
+    ) -> Tensor:
+        """Pixels changed by `trivial_augment`, before they are standardised."""
+
+        def draw(bound: int, what: str) -> Tensor:
+            key = stable_seed(seed, "trivial_augment", what)
+            return uniform_integers(bound, key, epoch, counters=indices)
+
+        change, strength = draw(len(CHANGES), "change"), draw(NUM_STRENGTHS, "strength")
+        sign = 1 - 2 * draw(2, "sign")
+        return apply_changes(images, change, strength / (NUM_STRENGTHS - 1), sign)
 
     def padding_pixels(self, size: int) -> int:
         """The pixels on each side of an axis of that size, rounded half up."""
@@ -128,17 +168,26 @@ class Augmentation(Settings):
             sources.append(positions.clamp(0, size - 1))
         if self.flip:
             # The flip comes first, so the cropped position is read in the mirrored image.
-            coins = self._coins(indices, seed=seed, epoch=epoch)
+            key = stable_seed(seed, "flip")
+            if self.flip == ALTERNATE:
+                coins = (uniform_integers(2, key, counters=indices) + epoch) % 2
+            else:
+                coins = uniform_integers(2, key, epoch, counters=indices)
             mirrored = images.shape[-1] - 1 - sources[-1]
             sources[-1] = torch.where(coins[:, None] == 1, mirrored, sources[-1])
         return _read_pixels(images, sources, inside)
 
-    def _coins(self, indices: Tensor, *, seed: int, epoch: int | Tensor) -> Tensor:
-        """1 for each image to be mirrored, else 0."""
-        key = stable_seed(seed, "flip")
-        if self.flip == ALTERNATE:
-            return (uniform_integers(2, key, counters=indices) + epoch) % 2
-        return uniform_integers(2, key, epoch, counters=indices)
+    def cut_out(self, images: Tensor, indices: Tensor, *, seed: int, epoch: int | Tensor) -> Tensor:
+        """Augmented images with a hole of side `cutout` each."""
+        hole = torch.ones_like(indices, dtype=torch.bool)
+        for axis, size in enumerate(images.shape[2:]):
+            key = stable_seed(seed, "cutout", axis)
+            centres = uniform_integers(size, key, epoch, counters=indices)
+            positions = torch.arange(size, device=images.device)
+            distances = positions - (centres - self.cutout // 2)[:, None]
+            within = (distances >= 0) & (distances < self.cutout)
+            hole = hole[..., None] & within.view(-1, *(1,) * axis, size)
+        return images.masked_fill(hole[:, None], 0)
 
 
 def _check_batch(images: Tensor, indices: Tensor) -> None:

@@ -105,8 +105,9 @@ class Trainer:
                 f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
                 f"lower training.batch_size or raise data.fraction"
             )
-        _check_share(config.batch_size, config.accumulation, ranks)
+        _check_share(config, ranks, network.num_classes)
         self._assemble(network, None if config.average_decay is None else deepcopy(network))
+        augmentation.check_images(train.channels, self._size, train.images.dtype)
 
     def _assemble(self, network: Network, average: Network | None) -> None:
         """Train this network from now on, with an optimiser that has seen no step."""
@@ -442,13 +443,26 @@ class Trainer:
         return report
 
 
-def _check_share(batch_size: int, accumulation: int, ranks: Ranks) -> None:
-    """Refuse batches that the ranks cannot share evenly."""
+def _check_share(config: TrainingConfig, ranks: Ranks, num_classes: int) -> None:
+    """Refuse batches that the ranks cannot share evenly, or whose images have none to mix with."""
+    batch_size, accumulation = config.batch_size, config.accumulation
+    parts = f" in {accumulation} parts" if accumulation > 1 else ""
     if batch_size % (accumulation * ranks.size):
-        parts = f" in {accumulation} parts" if accumulation > 1 else ""
         raise ConfigError(
             f"batch_size={batch_size}{parts} cannot be divided among {ranks.size} ranks; "
             f"set training.batch_size to a multiple of {accumulation * ranks.size}"
+        )
+    if config.mixup is None and config.cutmix is None:
+        return
+    if num_classes < 2:
+        raise ConfigError(
+            f"mixup and cutmix mix the labels of two classes, found {num_classes}; leave them out"
+        )
+    if batch_size // (accumulation * ranks.size) % 2:
+        raise ConfigError(
+            f"mixup and cutmix mix images in pairs, but batch_size={batch_size}{parts} gives each "
+            f"of {ranks.size} ranks an odd number at a time; set training.batch_size to a "
+            f"multiple of {2 * accumulation * ranks.size}"
         )
 
 

@@ -74,6 +74,26 @@ class ObjectiveConfig(Settings):
 
 @documented
 @dataclass(frozen=True, kw_only=True)
+class MixingConfig(Settings):
+    """Pairs of images as one, with a share of each label; with both, a coin for each image."""
+
+    group = "training"
+    mixup: float | None = setting(
+        None,
+        "Images are mixed with another of their batch in shares drawn from Beta(mixup, mixup); "
+        "None: not.",
+        "(0, 10]",
+    )
+    cutmix: float | None = setting(
+        None,
+        "A box of another image of the batch is put into each, its share of the pixels drawn from "
+        "Beta(cutmix, cutmix); None: not.",
+        "(0, 10]",
+    )
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Settings):
     """How the learning rate changes over a training."""
 
@@ -229,7 +249,9 @@ class GuardConfig(Settings):
 
 @documented
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConfig, LevelsConfig):
+class TrainingConfig(
+    ObjectiveConfig, MixingConfig, ScheduleConfig, OptimizerConfig, GuardConfig, LevelsConfig
+):
     """How a network is trained."""
 
     epochs: int = setting(100, "How often every training image is seen.", "[1, inf)")

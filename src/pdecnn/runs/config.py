@@ -72,6 +72,17 @@ class DataConfig(Settings):
         "What images are padded with: zeros, or their mirror image ('reflect').",
         PADDING_MODES,
     )
+    cutout: int = setting(
+        0,
+        "The side of a square around a random pixel that is cut out of images, as the network "
+        "sees them; 0: none.",
+        "[0, inf)",
+    )
+    trivial_augment: bool = setting(
+        False,
+        "Whether every image is changed in one of 14 ways at a random strength: colour, contrast, "
+        "turned, sheared and so on (TrivialAugment); for colour images.",
+    )
     standardize: str = setting(
         "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
     )
@@ -115,7 +126,8 @@ class DataConfig(Settings):
 
     def augmentation(self) -> Augmentation:
         """The random changes of training images."""
-        return Augmentation(flip=self.flip, padding=self.padding, padding_mode=self.padding_mode)
+        own = {entry.name: getattr(self, entry.name) for entry in fields(Augmentation)}
+        return Augmentation(**own)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,6 +207,10 @@ _BEFORE: dict[int, dict[str, Any]] = {
     },
     3: {
         "data.padding_mode": "zero",
+        "data.cutout": 0,
+        "data.trivial_augment": False,
+        "training.mixup": None,
+        "training.cutmix": None,
         "training.batch_norm_statistics": "running",
     },
 }

@@ -112,6 +112,33 @@ def test_an_alternate_flip_shows_each_side_of_every_image_in_two_epochs():
     assert torch.equal(epochs[3], epochs[1])
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("cutout", [1, 2, 3, 4])
+def test_a_cutout_is_a_square_around_a_pixel_of_the_image(size, cutout):
+    augmentation = Augmentation(cutout=cutout)
+    images, indices = torch.ones(200, 2, *size), torch.arange(200)
+    result = augmentation.cut_out(images, indices, seed=4, epoch=2)
+    for image in result:
+        assert torch.equal(image[0], image[1])
+        hole = (image[0] == 0).nonzero()
+        lengths = hole.amax(0) - hole.amin(0) + 1
+        assert len(hole) == lengths.prod()  # a box without gaps
+        for axis, length in enumerate(lengths.tolist()):
+            # Cut off by the border at most to half its side.
+            assert cutout // 2 <= length <= cutout or size[axis] < cutout
+            at_border = hole[:, axis].min() == 0 or hole[:, axis].max() == size[axis] - 1
+            assert length == cutout or at_border
+    again = augmentation.cut_out(images[50:60], indices[50:60], seed=4, epoch=torch.tensor(2))
+    assert torch.equal(again, result[50:60])
+    assert not torch.equal(result, augmentation.cut_out(images, indices, seed=4, epoch=3))
+
+
+def test_a_cutout_of_whole_images_is_refused():
+    Augmentation(cutout=7).check_images(1, (8, 8), torch.uint8)
+    with pytest.raises(ConfigError, match=r"data\.cutout=8 would cut out whole images of size"):
+        Augmentation(cutout=8).check_images(1, (8, 9), torch.uint8)
+
+
 @pytest.mark.parametrize("size", [(1,), (2, 1), (3, 3)])
 def test_the_smallest_images_are_reflected_too(size):
     images, indices = draw(size)

@@ -214,11 +214,14 @@ def test_a_captured_training_with_another_optimizer_is_the_eager_one_and_resumes
     assert_same_bits(snapshot(second), snapshot(whole))
 
 
+COLOURED = {"colours": {"augmentation": Augmentation(trivial_augment=True, cutout=8)}}
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", AUGMENTED)
+@pytest.mark.parametrize("name", [*AUGMENTED, *COLOURED])
 def test_a_captured_training_with_augmentation_is_the_eager_one_and_resumes(name, tmp_path, caplog):
     caplog.set_level("INFO", "pdecnn")
-    settings = AUGMENTED[name]
+    settings = (AUGMENTED | COLOURED)[name]
     whole, eager = (gpu_trainer(capture=capture, **settings) for capture in (True, False))
     reports = run(whole)
     for one, two in zip(reports, run(eager), strict=True):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.split import training_batches
 from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
 from tests.unit.learning.trainings import (
@@ -10,6 +11,7 @@ from tests.unit.learning.trainings import (
     Poisoned,
     Stop,
     assert_same_bits,
+    coloured_digits,
     make_network,
     make_trainer,
     run,
@@ -38,12 +40,17 @@ TRAININGS = {
     "muon": {"optimizer": "muon", "average_decay": 0.8, "clip_norm": 0.5, "box_bound": 0.3},
     "reestimated": {"batch_norm_statistics": "reestimated", "average_decay": 0.8},
     **AUGMENTED,
+    "colours": {
+        "augmentation": Augmentation(trivial_augment=True),
+        "sets": coloured_digits(),
+    },
 }
 
 
 def new_trainer(settings, seed=0):
     settings = {"evaluation_batch_size": 16, "epochs": 3, **settings}
-    return make_trainer(make_network("parabolic", seed=seed), **settings)
+    channels = settings["sets"][0].channels if "sets" in settings else 1
+    return make_trainer(make_network("parabolic", seed=seed, in_channels=channels), **settings)
 
 
 def run_interrupted(settings, stops, folder):

@@ -177,6 +177,11 @@ def test_what_is_no_setting_is_refused(key):
         ("data.flip", 1),
         ("data.flip", "sometimes"),
         ("data.padding_mode", "circular"),
+        ("data.cutout", -1),
+        ("data.trivial_augment", "yes"),
+        ("training.mixup", 0),
+        ("training.cutmix", 11),
+        ("training.batch_norm_statistics", "exact"),
         ("data.padding_mode", "reflect"),  # of nothing: digits are not padded
         ("training.epochs", 0),
         ("training.epochs", 1.5),
