@@ -86,7 +86,7 @@ class Augmentation(Settings):
     `change_colours` comes before images are standardised, `augment` and `cut_out` after it.
     """
 
-    group = "augmentation"
+    section = "augmentation"
     flip: bool | str = setting(
         True,
         "Mirror the last axis with probability 1/2; 'alternate': every image in every other epoch, "

@@ -25,7 +25,7 @@ FREEZABLE = ("opening", "blocks")
 class ObjectiveConfig(Settings):
     """The loss S and the regulariser R of eqs. 4 and 13."""
 
-    group = "training"
+    section = "training"
     loss: str = setting(
         "cross_entropy",
         "'cross_entropy', or 'least_squares': half the squared distance of the scores to the "
@@ -77,7 +77,7 @@ class ObjectiveConfig(Settings):
 class MixingConfig(Settings):
     """Pairs of images as one, with a share of each label; with both, a coin for each image."""
 
-    group = "training"
+    section = "training"
     mixup: float | None = setting(
         None,
         "Images are mixed with another of their batch in shares drawn from Beta(mixup, mixup); "
@@ -97,7 +97,7 @@ class MixingConfig(Settings):
 class ScheduleConfig(Settings):
     """How the learning rate changes over a training."""
 
-    group = "training"
+    section = "training"
     schedule: str = setting(
         "piecewise",
         "'piecewise': constant in phases; 'linear' and 'cosine': from the first rate to 0 after a "
@@ -155,7 +155,7 @@ class ScheduleConfig(Settings):
 class OptimizerConfig(Settings):
     """How a gradient becomes an update."""
 
-    group = "training"
+    section = "training"
     optimizer: str = setting(
         "sgd",
         "'sgd': gradient descent with momentum; 'nesterov': the same with Nesterov's, as PyTorch "
@@ -232,7 +232,7 @@ class OptimizerConfig(Settings):
 class GuardConfig(Settings):
     """The drift guard; it has nothing to do unless blocks are in mode 'reversible'."""
 
-    group = "training"
+    section = "training"
     reversal_guard: str = setting(
         "switch",
         "What happens where the gradient of a reversible block is too wrong: 'switch' (the block "

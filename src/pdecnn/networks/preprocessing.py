@@ -14,6 +14,7 @@ from torch.nn import functional
 from pdecnn.errors import ConfigError
 from pdecnn.settings import Settings, documented, setting
 
+PIXELS = ("uint8", "float32")
 STANDARDIZATIONS = ("image", "dataset", "mean", "none")
 _COLOURS, _MOST_COLOURS = 3, 4
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
@@ -30,7 +31,7 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 class Preprocessing(Settings):
     """How images become the input of a network; stored with it and applied alike everywhere."""
 
-    group = "preprocessing"
+    section = "preprocessing"
     standardize: str = setting(
         "image",
         "'image': minus its mean, divided by max(std, 1/sqrt(n)), over the n pixels and channels "
@@ -55,6 +56,13 @@ class Preprocessing(Settings):
         "[1, inf)",
     )
     class_names: tuple[str, ...] | None = setting(None, "What the outputs mean, in order.")
+    pixels: str | None = setting(
+        None,
+        "What the training samples were, 'uint8' for bytes or 'float32'; None: not known. Either "
+        "is taken.",
+        PIXELS,
+        kind="type of pixels",
+    )
 
     def check_together(self) -> None:
         """Mean and std where they are used, sizes that can be pooled."""

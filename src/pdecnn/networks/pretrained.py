@@ -129,6 +129,7 @@ def model_card(config: NetworkConfig, preprocessing: Preprocessing, num_weights:
     names = preprocessing.class_names
     subject = {1: "signal", 2: "image", 3: "volume"}[config.dimension]
     axes = SPATIAL_AXES[config.dimension]
+    pixels = preprocessing.pixels or "uint8"
     return f"""---
 library_name: pdecnn
 license: mit
@@ -150,7 +151,7 @@ Input: {config.in_channels} channel(s) in {config.dimension}D, standardised by
 import pdecnn
 
 network = pdecnn.Network.from_pretrained("FOLDER").eval()
-scores = network(network.preprocess({subject}s))  # uint8, (batch, channels, {axes})
+scores = network(network.preprocess({subject}s))  # {pixels}, (batch, channels, {axes})
 ```
 
 Saved with torch {torch.__version__.split("+")[0]}; `config.json` holds every setting.
