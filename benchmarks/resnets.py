@@ -1,7 +1,12 @@
-"""The residual networks for CIFAR of He et al. (2016), in plain torch, to compare with."""
+"""The residual networks for CIFAR of He et al. (2016), plain and for our trainer."""
 
 from torch import Tensor, nn
 from torch.nn import functional
+
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.network import Network
+from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.stages import Classifier
 
 WIDTHS = (16, 32, 64)
 
@@ -52,3 +57,50 @@ class CifarResNet(nn.Module):
         features = self.blocks(functional.relu(self.norm(self.conv(images))))
         scores: Tensor = self.classifier(features.mean((2, 3)))
         return scores
+
+
+class Stage(nn.Module):
+    """Modules one after the other; unlike torch's Sequential, which is never compiled by itself."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The features after all of them."""
+        for part in self.parts:
+            features = part(features)
+        return features
+
+
+class TrainableResNet(Network):
+    """ResNet-20, -32, ... as `Trainer` takes a network, so that it is trained by our recipes.
+
+    It has no blocks in time: its stages stand where connectors do, which a captured step compiles.
+    Its config says widths, input and output alone; the work counted from it is not the network's.
+    """
+
+    def __init__(
+        self, depth: int, num_classes: int = 10, preprocessing: Preprocessing | None = None
+    ) -> None:
+        nn.Module.__init__(self)
+        plain = CifarResNet(depth, num_classes)
+        self.config = NetworkConfig(channels=(*WIDTHS, WIDTHS[-1]), num_classes=num_classes)
+        self.preprocessing = Preprocessing() if preprocessing is None else preprocessing
+        self.opening = Stage(plain.conv, plain.norm, nn.ReLU())
+        self.blocks = nn.ModuleList()
+        each = len(plain.blocks) // len(WIDTHS)
+        self.connectors = nn.ModuleList(
+            Stage(*list(plain.blocks)[each * k : each * (k + 1)]) for k in range(len(WIDTHS))
+        )
+        self.classifier = Classifier(WIDTHS[-1], num_classes)
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """The last stage's output."""
+        features: Tensor = self.opening(images)
+        for stage in self.connectors:
+            features = stage(features)
+        return features

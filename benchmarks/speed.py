@@ -26,7 +26,6 @@ from benchmarks.roofline import Ceilings, Roofline
 from benchmarks.speed_depth import bench_depth
 from benchmarks.speed_page import print_bench, write_speed
 from benchmarks.work import Work, count_work
-from pdecnn.data.augmentation import Augmentation
 from pdecnn.learning.memory import free_memory
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.config import NetworkConfig
@@ -226,7 +225,7 @@ def make_digits_pair(dynamics: str) -> tuple[Trainer, PlainTraining]:
         config.training,
         train=splits.train,
         validation=splits.validation,
-        augmentation=Augmentation(flip=config.data.flip, padding=config.data.padding),
+        augmentation=config.data.augmentation(),
         seed=config.seed,
     )
     twin = PlainNetwork(dynamics, config.network.channels, in_channels=1)

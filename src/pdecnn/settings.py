@@ -109,6 +109,8 @@ def _checked(entry: "Field[Any]", value: object, settings: Settings) -> Any:
     several = [get_args(kind)[0] for kind in kinds if get_origin(kind) is tuple]
     single = [kind for kind in kinds if kind is not NoneType and get_origin(kind) is not tuple]
     if not several:
+        if bool in single and len(single) > 1:  # a word instead of true or false
+            return value if isinstance(value, bool) else _checked_word(name, value, entry)
         # What may be an object as well as a name is the business of `check_together`.
         return value if len(single) > 1 else _checked_one(name, value, single[0], entry)
     if isinstance(value, str) and str in single:  # a word instead of numbers
@@ -137,6 +139,16 @@ def _checked_one(name: str, value: object, hint: Any, entry: "Field[Any]") -> An
             raise unknown_name(entry.metadata.get("kind") or entry.name, value, allowed)
     elif not isinstance(value, hint):
         raise ConfigError(f"{name} must be text, found {value!r}")
+    return value
+
+
+def _checked_word(name: str, value: object, entry: "Field[Any]") -> object:
+    words = entry.metadata["allowed"]
+    if not isinstance(value, str):
+        said = " or ".join(map(repr, words))
+        raise ConfigError(f"{name} must be true, false or {said}, found {value!r}")
+    if value not in words:
+        raise unknown_name(entry.metadata["kind"] or name, value, ("true", "false", *words))
     return value
 
 

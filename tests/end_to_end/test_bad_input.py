@@ -66,7 +66,7 @@ def test_data_that_the_recipe_does_not_read_trains_nothing(refused, cifar10, tra
     before = sorted(tmp_path.rglob("*"))
     line = refused(2, "train", "--data", cifar10)
     assert line.startswith("pdecnn: hamiltonian_digits, the recipe if none is named, trains on ")
-    assert "name one that does: hamiltonian_cifar10, parabolic_cifar10, " in line
+    assert "name one that does: hamiltonian_cifar10, hamiltonian_cifar10_tuned, " in line
     assert "no such file or folder" in refused(3, "train", "--data", "nowhere")
     line = refused(2, "train", "parabolic_digits", "--data", cifar10)
     assert "parabolic_digits trains on digits that are built in and does not read" in line

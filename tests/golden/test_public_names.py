@@ -54,6 +54,11 @@ STABLE_MODELS = [
     f"parabolic_stable_{data_set}"
     for data_set in ("cifar10", "digits", "images", "large_cifar10", "signals", "volumes")
 ]
+TUNED_MODELS = [
+    f"{dynamics}_{data_set}_tuned"
+    for dynamics in ("hamiltonian", "parabolic", "second_order")
+    for data_set in ("cifar10", "cifar100", "images", "stl10")
+]
 SETTINGS = """
     channels in_channels num_classes layer integrator num_steps step_size hidden_channels
     activation normalization epsilon backprop grid_bits dimension share_weights opening patch_size
@@ -87,7 +92,7 @@ def test_every_public_class_and_function_is_documented(module_name):
 
 def test_models_are_frozen():
     # Other tests may register models of their own.
-    assert {*MODELS, *STABLE_MODELS} <= set(pdecnn.list_models())
+    assert {*MODELS, *STABLE_MODELS, *TUNED_MODELS} <= set(pdecnn.list_models())
     assert len(MODELS) == 28
 
 

@@ -1,4 +1,4 @@
-"""Random flips and shifts of standardised images, on their device (Section 5).
+"""Random changes of images, on their device: flips and shifts (Section 5), holes, colours.
 
 A generator with a state gives a sample numbers that depend on who drew before it. Here every
 number is the hash of (seed, epoch, sample index, ...): no state, hence the same augmentation
@@ -13,10 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pdecnn.errors import DataError
+from pdecnn.data.trivial_augment import CHANGES, NUM_STRENGTHS, apply_changes
+from pdecnn.errors import ConfigError, DataError
 from pdecnn.settings import Settings, documented, setting
 
 MAX_BOUND = 2**31
+ALTERNATE = "alternate"
+PADDING_MODES = ("zero", "reflect")
 
 
 def _signed(number: int) -> int:
@@ -78,18 +81,67 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 @documented
 @dataclass(frozen=True, kw_only=True)
 class Augmentation(Settings):
-    """What is done to a training image: a flip, then zero padding and a random crop."""
+    """What is done to a training image: a flip, then padding and a random crop, then a cutout.
+
+    `change_colours` comes before images are standardised, `augment` and `cut_out` after it.
+    """
 
     section = "augmentation"
-    flip: bool = setting(True, "Mirror the last axis with probability 1/2.")
+    flip: bool | str = setting(
+        True,
+        "Mirror the last axis with probability 1/2; 'alternate': every image in every other epoch, "
+        "half of them in the first.",
+        (ALTERNATE,),
+    )
     padding: float = setting(
         1 / 16,
-        "Zeros added on each side before the crop, as a fraction of the size of that axis.",
+        "Pixels added on each side before the crop, as a fraction of the size of that axis.",
         "[0, 0.5]",
     )
+    padding_mode: str = setting(
+        "zero",
+        "What is added: zeros, or the image mirrored at its border ('reflect').",
+        PADDING_MODES,
+    )
+    cutout: int = setting(
+        0,
+        "The side of a square around a random pixel in which the image is set to zero, its mean; "
+        "0: none.",
+        "[0, inf)",
+    )
+    trivial_augment: bool = setting(
+        False,
+        "One of 14 changes of colour or geometry at a random strength (TrivialAugment, in the "
+        "ranges of RandAugment); for colour images of bytes.",
+    )
+
+    def check_images(self, channels: int, size: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Refuse images, of that size when they are augmented, to which it cannot be done."""
+        if self.cutout >= min(size):
+            raise ConfigError(
+                f"data.cutout={self.cutout} would cut out whole images of size {size}; lower it"
+            )
+        if self.trivial_augment and (channels, len(size), dtype) != (3, 2, torch.uint8):
+            raise ConfigError(
+                f"data.trivial_augment changes colours: it needs images of 3 channels of bytes, "
+                f"found {len(size)}D samples of {channels} of {str(dtype).removeprefix('torch.')}"
+            )
+
+    def change_colours(
+        self, images: Tensor, indices: Tensor, *, seed: int, epoch: int | Tensor
+    ) -> Tensor:
+        """Pixels changed by `trivial_augment`, before they are standardised."""
+
+        def draw(bound: int, what: str) -> Tensor:
+            key = stable_seed(seed, "trivial_augment", what)
+            return uniform_integers(bound, key, epoch, counters=indices)
+
+        change, strength = draw(len(CHANGES), "change"), draw(NUM_STRENGTHS, "strength")
+        sign = 1 - 2 * draw(2, "sign")
+        return apply_changes(images, change, strength / (NUM_STRENGTHS - 1), sign)
 
     def padding_pixels(self, size: int) -> int:
-        """The zeros on each side of an axis of that size, rounded half up."""
+        """The pixels on each side of an axis of that size, rounded half up."""
         return math.floor(size * self.padding + 0.5)
 
     def augment(self, images: Tensor, indices: Tensor, *, seed: int, epoch: int | Tensor) -> Tensor:
@@ -102,20 +154,40 @@ class Augmentation(Settings):
         _check_batch(images, indices)
         if not self.flip and self.padding == 0:
             return images
-        sources, inside = [], []
+        sources: list[Tensor] = []
+        inside: list[Tensor] = []
         for axis, size in enumerate(images.shape[2:]):
             padding = self.padding_pixels(size)
             key = stable_seed(seed, "crop", axis)
             offsets = uniform_integers(2 * padding + 1, key, epoch, counters=indices)
             positions = torch.arange(size, device=images.device) + (offsets - padding)[:, None]
-            inside.append((positions >= 0) & (positions < size))
+            if self.padding_mode == "reflect":
+                positions = (size - 1) - ((size - 1) - positions.abs()).abs()
+            else:
+                inside.append((positions >= 0) & (positions < size))
             sources.append(positions.clamp(0, size - 1))
         if self.flip:
             # The flip comes first, so the cropped position is read in the mirrored image.
-            coins = uniform_integers(2, stable_seed(seed, "flip"), epoch, counters=indices)
+            key = stable_seed(seed, "flip")
+            if self.flip == ALTERNATE:
+                coins = (uniform_integers(2, key, counters=indices) + epoch) % 2
+            else:
+                coins = uniform_integers(2, key, epoch, counters=indices)
             mirrored = images.shape[-1] - 1 - sources[-1]
             sources[-1] = torch.where(coins[:, None] == 1, mirrored, sources[-1])
         return _read_pixels(images, sources, inside)
+
+    def cut_out(self, images: Tensor, indices: Tensor, *, seed: int, epoch: int | Tensor) -> Tensor:
+        """Augmented images with a hole of side `cutout` each."""
+        hole = torch.ones_like(indices, dtype=torch.bool)
+        for axis, size in enumerate(images.shape[2:]):
+            key = stable_seed(seed, "cutout", axis)
+            centres = uniform_integers(size, key, epoch, counters=indices)
+            positions = torch.arange(size, device=images.device)
+            distances = positions - (centres - self.cutout // 2)[:, None]
+            within = (distances >= 0) & (distances < self.cutout)
+            hole = hole[..., None] & within.view(-1, *(1,) * axis, size)
+        return images.masked_fill(hole[:, None], 0)
 
 
 def _check_batch(images: Tensor, indices: Tensor) -> None:
@@ -132,14 +204,21 @@ def _check_batch(images: Tensor, indices: Tensor) -> None:
 
 
 def _read_pixels(images: Tensor, sources: list[Tensor], inside: list[Tensor]) -> Tensor:
-    """The pixel at sources[axis][sample, position] of every axis, zero where not inside."""
-    flat_source, is_inside = sources[0], inside[0]
-    for size, source, is_inside_axis in zip(images.shape[3:], sources[1:], inside[1:], strict=True):
+    """The pixel at sources[axis][sample, position] of every axis, zero where not inside.
+
+    An empty `inside` means that all are.
+    """
+    flat_source = sources[0]
+    for size, source in zip(images.shape[3:], sources[1:], strict=True):
         flat_source = (flat_source[:, :, None] * size + source[:, None, :]).flatten(1)
-        is_inside = (is_inside[:, :, None] & is_inside_axis[:, None, :]).flatten(1)
     pixels = images.flatten(2)
     pixels = pixels.gather(2, flat_source[:, None].expand_as(pixels))
-    result = pixels.masked_fill(~is_inside[:, None], 0).view(images.shape)
+    if inside:
+        is_inside = inside[0]
+        for is_inside_axis in inside[1:]:
+            is_inside = (is_inside[:, :, None] & is_inside_axis[:, None, :]).flatten(1)
+        pixels = pixels.masked_fill(~is_inside[:, None], 0)
+    result = pixels.view(images.shape)
     channels_last = _CHANNELS_LAST.get(images.dim())
     if (
         channels_last is None

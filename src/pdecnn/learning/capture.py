@@ -13,6 +13,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DivergedError
 from pdecnn.fast.acceleration import accelerated, compile_function, compiled_modules, fast_layout
 from pdecnn.learning.metrics import compute_scores
+from pdecnn.learning.statistics import ReestimatedStatistics
 from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.pde.grid import deferred_checks
@@ -168,11 +169,21 @@ class CapturedScores:
 
 
 class TrainingGraphs:
-    """Captures a step and the scores of the validation images when first asked for them."""
+    """Captures a step and the scores of the validation images when first asked for them.
 
-    def __init__(self, step: TrainingStep, *, validation: ImageSet | None) -> None:
-        self.step, self.validation = step, validation
+    Where there are `statistics`, it is their network that is validated.
+    """
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        *,
+        validation: ImageSet | None,
+        statistics: ReestimatedStatistics | None = None,
+    ) -> None:
+        self.step, self.validation, self.statistics = step, validation, statistics
         self._launch: Callable[[], None] | None = None
+        self._take_batch: Callable[[], None] | None = None
         self._score: Callable[[Callable[[], None]], Tensor] | None = None
         self._tried_scores = False
 
@@ -187,7 +198,7 @@ class TrainingGraphs:
 
     def forget(self) -> None:
         """Capture step and validation anew: the network computes otherwise."""
-        self._launch = self._score = None
+        self._launch = self._score = self._take_batch = None
         self._tried_scores = False
 
     def launch_step(self) -> None:
@@ -195,6 +206,22 @@ class TrainingGraphs:
         if self._launch is None:
             self._launch = self._captured_step() or self.step
         self._launch()
+
+    def launch_statistics(self) -> None:
+        """Take in the next batch of the statistics, by a graph where there is one."""
+        statistics = self.statistics
+        assert statistics is not None
+        if self._take_batch is None:
+            captured = None
+            if self._wanted and not has_foreign_code(statistics.network):
+                captured = capture(
+                    statistics.take_batch,
+                    statistics.state,
+                    compiled_network(statistics.network),
+                    name="statistics",
+                )
+            self._take_batch = captured or statistics.take_batch
+        self._take_batch()
 
     @property
     def _wanted(self) -> bool:
@@ -218,7 +245,9 @@ class TrainingGraphs:
         if self.validation is None:
             return None
         # Not: where steps are captured. A training resumed in its validation has taken none.
-        network, config, images = self.step.evaluated, self.step.config, self.validation.images
+        statistics = self.statistics
+        network = self.step.evaluated if statistics is None else statistics.network
+        config, images = self.step.config, self.validation.images
         wanted = self._wanted and not has_foreign_code(network)
         if wanted and not self._tried_scores and isinstance(images, Tensor):
             self._tried_scores = True

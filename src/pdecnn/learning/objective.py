@@ -63,6 +63,10 @@ class Objective:
 
     def data_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The mean loss over the examples, in float32 at least."""
+        return self.losses(scores, labels).mean()
+
+    def losses(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each example, in float32 at least."""
         config = self.config
         num_classes = scores.shape[1]
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -84,7 +88,7 @@ class Objective:
             targets = functional.one_hot(labels, num_classes).to(scores.dtype)
             targets = targets * (1 - config.label_smoothing) + config.label_smoothing / num_classes
             losses = (scores - targets).square().sum(1) / 2
-        return (losses if weights is None else weights * losses).mean()
+        return losses if weights is None else weights * losses
 
     def regularization(self, module: "nn.Module | WeightsInTime") -> Regularization:
         """R in its two parts; the constant floor of the smoothed total variation is left out.

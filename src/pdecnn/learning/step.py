@@ -5,7 +5,7 @@ waits for a number, so that on a GPU the whole step can be captured as one graph
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.metrics import compute_scores
+from pdecnn.learning.mixing import Mixing, Targets
 from pdecnn.learning.objective import Objective, WeightsInTime
 from pdecnn.learning.optimizer import (
     MovingAverage,
@@ -102,6 +103,9 @@ class TrainingStep:
             else train.images
         )
         self.objective = objective
+        self.mixing = None
+        if config.mixup is not None or config.cutmix is not None:
+            self.mixing = Mixing(config, seed=seed, device=device)
         self.weights_in_time = WeightsInTime(network)
         self.following = list(following(network))
         self.weights: list[Tensor] = []
@@ -158,39 +162,50 @@ class TrainingStep:
             gradient = self._summed(gradient, self.sum_)
         self._apply(rate, gradient, statistics)
 
-    def _prepare(self) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """The learning rate, and the augmented images and labels of each part of the batch."""
+    def _prepare(self) -> tuple[Tensor, list[tuple[Tensor, Targets]]]:
+        """The learning rate, and the augmented images and targets of each part of the batch."""
         row = self.counts[Count.BATCH].view(1)
-        rate = self.rates.index_select(0, row)[0]
+        return self.rates.index_select(0, row)[0], self.parts(row)
+
+    def parts(self, row: Tensor) -> list[tuple[Tensor, Targets]]:
+        """The augmented images and targets of each part of a batch of the epoch."""
         indices = self.batches.index_select(0, row)[0]
         parts = []
         whole = self.images.chunk(self.config.accumulation) if self.holds_batch else ()
         for k, part in enumerate(indices.chunk(self.config.accumulation)):
             images = whole[k] if self.holds_batch else self.images[part]
+            how: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch}
+            if self.augmentation.trivial_augment:
+                images = self.augmentation.change_colours(images, part, **how)
             features = self.network.preprocess(images)
-            features = self.augmentation.augment(features, part, seed=self.seed, epoch=self.epoch)
-            parts.append((fast_layout(features), self.labels[part]))
-        return rate, parts
+            features = self.augmentation.augment(features, part, **how)
+            if self.augmentation.cutout:
+                features = self.augmentation.cut_out(features, part, **how)
+            targets = Targets(self.labels[part])
+            if self.mixing is not None:
+                features, targets = self.mixing.mix(features, targets.labels, part, self.epoch)
+            parts.append((fast_layout(features), targets))
+        return parts
 
     def next_images(self, number: int) -> tuple[Tensor, Tensor]:
         """The first augmented images and labels of the next batch."""
         _, parts = self._prepare()
-        images, labels = parts[0]
-        return images[:number], labels[:number]
+        images, targets = parts[0]
+        return images[:number], targets.labels[:number]
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss as it is differentiated, without the regulariser."""
-        return self._measure(scores, labels)[0]
+        return self._measure(scores, Targets(labels))[0]
 
-    def _gradient(self, batch: list[tuple[Tensor, Tensor]]) -> Gradient:
+    def _gradient(self, batch: list[tuple[Tensor, Targets]]) -> Gradient:
         gradients: list[Tensor] = []
         measures: list[Tensor] = []
         smoothness, decay = self._regularization()
         joint = not (self.gated or self.sum_ is not None)
         with deferred_checks() as outside:
-            for features, labels in batch:
+            for features, targets in batch:
                 scores = compute_scores(self.network, features, self.config.precision)
-                loss, measured = self._measure(scores, labels)
+                loss, measured = self._measure(scores, targets)
                 if joint and not gradients:
                     loss = loss + smoothness + decay
                 new = self._differentiate(loss)
@@ -222,12 +237,17 @@ class TrainingStep:
             [outside > 0] if gradient.outside else [],
         )
 
-    def _measure(self, scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _measure(self, scores: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
         """The loss of a part to differentiate; its share of data loss and right answers."""
         # Parts of one size: their mean is the mean over the batch.
         num_parts = self.config.accumulation * self.num_processes
-        loss = self.objective.data_loss(scores, labels) / num_parts
-        correct = (scores.detach().argmax(1) == labels).sum()
+        losses, main = self.objective.losses(scores, targets.labels), targets.labels
+        if targets.mixed is not None:
+            others = self.objective.losses(scores, targets.mixed.labels)
+            losses = torch.lerp(others, losses, targets.mixed.shares.to(losses.dtype))
+            main = targets.mixed.main
+        loss = losses.mean() / num_parts
+        correct = (scores.detach().argmax(1) == main).sum()
         measured = torch.stack([loss.detach().to(self.sums.dtype), correct.to(self.sums.dtype)])
         return loss, measured
 

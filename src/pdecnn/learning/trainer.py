@@ -31,6 +31,7 @@ from pdecnn.learning.metrics import (
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.progress import Progress, progress_from_dict
+from pdecnn.learning.statistics import ReestimatedStatistics, reestimating_copy
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.synchronization import synchronize_batch_norms_
 from pdecnn.learning.training_config import TrainingConfig
@@ -104,8 +105,9 @@ class Trainer:
                 f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
                 f"lower training.batch_size or raise data.fraction"
             )
-        _check_share(config.batch_size, config.accumulation, ranks)
+        _check_share(config, ranks, network.num_classes)
         self._assemble(network, None if config.average_decay is None else deepcopy(network))
+        augmentation.check_images(train.channels, self._size, train.images.dtype)
 
     def _assemble(self, network: Network, average: Network | None) -> None:
         """Train this network from now on, with an optimiser that has seen no step."""
@@ -114,7 +116,12 @@ class Trainer:
             if either is not None:
                 freeze_(either, self.config.freeze)
         self.optimizer = ProjectedSGD(network, learning_rate=0.0, config=self.config)
+        copied = None
+        if self.config.batch_norm_statistics == "reestimated":
+            copied = reestimating_copy(network, _parts(network, self.config.freeze))
         if self.ranks.size > 1:
+            if copied is not None:
+                synchronize_batch_norms_(copied, self.ranks.sum_)
             synchronize_batch_norms_(network, self.ranks.sum_)
         self._step = TrainingStep(
             network,
@@ -133,7 +140,10 @@ class Trainer:
             self.guard = TrainingGuard(network, self.config, largest_of=self.ranks.largest_of)
         self._steps_left = 0
         self._stream: Iterator[Tensor] | None = None
-        self._graphs = TrainingGraphs(self._step, validation=self.validation)
+        self._statistics = None if copied is None else ReestimatedStatistics(copied, self._step)
+        self._graphs = TrainingGraphs(
+            self._step, validation=self.validation, statistics=self._statistics
+        )
 
     @property
     def sums(self) -> Tensor:
@@ -142,7 +152,16 @@ class Trainer:
 
     @property
     def evaluated(self) -> Network:
-        """The network that validation and users see: the moving average where there is one."""
+        """The network that validation and users see: the moving average where there is one.
+
+        At the end of an epoch it has the statistics that it was validated with.
+        """
+        statistics, progress = self._statistics, self.progress
+        if statistics is not None and (statistics.estimated_at, 0) == (
+            progress.step,
+            progress.batch,
+        ):
+            return statistics.network
         return self._step.evaluated
 
     def epochs(
@@ -162,16 +181,31 @@ class Trainer:
             poll()
             yield self._finish_epoch(self._validate(poll))
 
+    def _reestimated(self, statistics: ReestimatedStatistics, poll: Callable[[], None]) -> Network:
+        """The evaluated network with statistics of its own."""
+
+        def before(number: int) -> None:
+            poll()
+            if isinstance(self.train.images, StoredImages):
+                self._step.images.copy_(self.train.images[self._step.batches[number].cpu()])
+
+        statistics.estimate(self._graphs.launch_statistics, before)
+        statistics.estimated_at = self.progress.step
+        return statistics.network
+
     def _validate(self, poll: Callable[[], None]) -> Evaluation | None:
+        network = self._step.evaluated
+        if self._statistics is not None:
+            network = self._reestimated(self._statistics, poll)
         if self.validation is None:
             return None
         how: dict[str, Any] = {
             "batch_size": self.config.evaluation_batch_size,
             "precision": self.config.precision,
         }
-        score = self.ranks.scoring(self.evaluated, self.validation.images, **how)
+        score = self.ranks.scoring(network, self.validation.images, **how)
         evaluation = evaluate_network(
-            self.evaluated,
+            network,
             self.validation,
             poll=poll,
             score=self._graphs.scores() if score is None else score,
@@ -409,13 +443,26 @@ class Trainer:
         return report
 
 
-def _check_share(batch_size: int, accumulation: int, ranks: Ranks) -> None:
-    """Refuse batches that the ranks cannot share evenly."""
+def _check_share(config: TrainingConfig, ranks: Ranks, num_classes: int) -> None:
+    """Refuse batches that the ranks cannot share evenly, or whose images have none to mix with."""
+    batch_size, accumulation = config.batch_size, config.accumulation
+    parts = f" in {accumulation} parts" if accumulation > 1 else ""
     if batch_size % (accumulation * ranks.size):
-        parts = f" in {accumulation} parts" if accumulation > 1 else ""
         raise ConfigError(
             f"batch_size={batch_size}{parts} cannot be divided among {ranks.size} ranks; "
             f"set training.batch_size to a multiple of {accumulation * ranks.size}"
+        )
+    if config.mixup is None and config.cutmix is None:
+        return
+    if num_classes < 2:
+        raise ConfigError(
+            f"mixup and cutmix mix the labels of two classes, found {num_classes}; leave them out"
+        )
+    if batch_size // (accumulation * ranks.size) % 2:
+        raise ConfigError(
+            f"mixup and cutmix mix images in pairs, but batch_size={batch_size}{parts} gives each "
+            f"of {ranks.size} ranks an odd number at a time; set training.batch_size to a "
+            f"multiple of {2 * accumulation * ranks.size}"
         )
 
 

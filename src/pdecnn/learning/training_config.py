@@ -14,6 +14,7 @@ OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
 SCHEDULES = ("piecewise", "linear", "cosine")
 BOXES = ("stencils", "all", "none")
 MOMENTUM_CONVENTIONS = ("rate_inside", "rate_outside")
+STATISTICS = ("running", "reestimated")
 POLICIES = ("switch", "warn", "off")
 FREEZABLE = ("opening", "blocks")
 """What can be frozen: the opening; the blocks, each with the connector after it."""
@@ -69,6 +70,26 @@ class ObjectiveConfig(Settings):
                     f"{name} belongs to loss=cross_entropy; leave it out with loss={self.loss}, "
                     f"found {getattr(self, name)}"
                 )
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class MixingConfig(Settings):
+    """Pairs of images as one, with a share of each label; with both, a coin for each image."""
+
+    section = "training"
+    mixup: float | None = setting(
+        None,
+        "Images are mixed with another of their batch in shares drawn from Beta(mixup, mixup); "
+        "None: not.",
+        "(0, 10]",
+    )
+    cutmix: float | None = setting(
+        None,
+        "A box of another image of the batch is put into each, its share of the pixels drawn from "
+        "Beta(cutmix, cutmix); None: not.",
+        "(0, 10]",
+    )
 
 
 @documented
@@ -228,7 +249,9 @@ class GuardConfig(Settings):
 
 @documented
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConfig, LevelsConfig):
+class TrainingConfig(
+    ObjectiveConfig, MixingConfig, ScheduleConfig, OptimizerConfig, GuardConfig, LevelsConfig
+):
     """How a network is trained."""
 
     epochs: int = setting(100, "How often every training image is seen.", "[1, inf)")
@@ -251,6 +274,13 @@ class TrainingConfig(ObjectiveConfig, ScheduleConfig, OptimizerConfig, GuardConf
     )
     evaluation_batch_size: int = setting(
         250, "Images at a time in validation and test.", "[1, inf)"
+    )
+    batch_norm_statistics: str = setting(
+        "running",
+        "What batch norms compute with in validation and ever after: their 'running' statistics, "
+        "which lag behind the weights at high rates, or means over some batches, 'reestimated' "
+        "at the end of each epoch for the weights as they are.",
+        STATISTICS,
     )
     patience: int | None = setting(
         None,

@@ -93,6 +93,13 @@ STABLE_NETWORKS: dict[str, dict[str, Any]] = {
     },
 }
 
+# Networks of the paper's three dynamics for training as people train today, within its numbers of
+# weights: what differs from the paper's, for each dynamics and data set.
+TUNED_NETWORKS: dict[str, dict[str, dict[str, Any]]] = {
+    dynamics: {data_set: {} for data_set in ("cifar10", "cifar100", "stl10", "images")}
+    for dynamics in ("parabolic", "hamiltonian", "second_order")
+}
+
 # Trained networks that come with the package, one `save_pretrained` folder a model.
 PUBLISHED_WEIGHTS = Path(__file__).parent / "weights"
 
@@ -256,5 +263,18 @@ def _register_stable_models() -> None:
         register_model(config)
 
 
+def _register_tuned_models() -> None:
+    for dynamics, data_sets in TUNED_NETWORKS.items():
+        for data_set, changes in data_sets.items():
+            values = DYNAMICS[dynamics] | DATA_SETS[data_set] | changes
+
+            def config(values: dict[str, Any] = values) -> NetworkConfig:
+                return NetworkConfig(**values)
+
+            config.__name__ = f"{dynamics}_{data_set}_tuned"
+            register_model(config)
+
+
 _register_paper_models()
+_register_tuned_models()
 _register_stable_models()

@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from pdecnn.checks import is_count, is_finite_number
-from pdecnn.data.augmentation import Augmentation
+from pdecnn.data.augmentation import ALTERNATE, PADDING_MODES, Augmentation
 from pdecnn.data.image_file import MAX_PIXELS
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.errors import ConfigError, quoted, unknown_name
@@ -66,11 +66,31 @@ class DataConfig(Settings):
         "first group in it are never split between training, validation and test. Arrays have an "
         "array `group` beside `x` and `y` instead.",
     )
-    flip: bool = setting(True, "Whether images are mirrored at random.")
+    flip: bool | str = setting(
+        True,
+        "Whether images are mirrored at random; 'alternate': every image in every other epoch.",
+        (ALTERNATE,),
+    )
     padding: float = setting(
         1 / 16,
-        "The share of the size that is zero-padded on each side before cropping back at random.",
+        "The share of the size that is padded on each side before cropping back at random.",
         "[0, 0.5]",
+    )
+    padding_mode: str = setting(
+        "zero",
+        "What images are padded with: zeros, or their mirror image ('reflect').",
+        PADDING_MODES,
+    )
+    cutout: int = setting(
+        0,
+        "The side of a square around a random pixel that is cut out of images, as the network "
+        "sees them; 0: none.",
+        "[0, inf)",
+    )
+    trivial_augment: bool = setting(
+        False,
+        "Whether every image is changed in one of 14 ways at a random strength: colour, contrast, "
+        "turned, sheared and so on (TrivialAugment); for colour images.",
     )
     standardize: str = setting(
         "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
@@ -103,6 +123,11 @@ class DataConfig(Settings):
                 f"data set {self.name!r} is built in and reads no folder; leave out --data or "
                 f"data.folder, found {self.folder}"
             )
+        if self.padding == 0 and self.padding_mode != "zero":
+            raise ConfigError(
+                f"data.padding_mode={self.padding_mode} has no use with data.padding=0; set "
+                f"data.padding above 0, or leave data.padding_mode out"
+            )
         if self.channels is not None and self.name != "images":
             raise ConfigError(
                 f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
@@ -121,7 +146,8 @@ class DataConfig(Settings):
 
     def augmentation(self) -> Augmentation:
         """The random changes of training images."""
-        return Augmentation(flip=self.flip, padding=self.padding)
+        own = {entry.name: getattr(self, entry.name) for entry in fields(Augmentation)}
+        return Augmentation(**own)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,7 +225,16 @@ _BEFORE: dict[int, dict[str, Any]] = {
         "training.margin_offset": 0.0,
         "training.temperature": 1.0,
     },
-    3: {"data.channels": 3, "data.group": None},
+    3: {
+        "data.channels": 3,
+        "data.group": None,
+        "data.padding_mode": "zero",
+        "data.cutout": 0,
+        "data.trivial_augment": False,
+        "training.mixup": None,
+        "training.cutmix": None,
+        "training.batch_norm_statistics": "running",
+    },
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.
 REMOVED: dict[str, tuple[Any, str]] = {
@@ -314,6 +349,8 @@ def describe_settings(config: RunConfig | None = None) -> dict[str, dict[str, An
             required, allowed = entry.default is MISSING, entry.metadata["allowed"]
             if group == "network":
                 allowed = names.get(entry.name, allowed)
+            elif entry.type == bool | str:
+                allowed = ("true", "false", *allowed)
             found[f"{group}.{entry.name}"] = {
                 "type": _type_words(_hint(group, entry.name)),
                 "default": None if required else _json_value(entry.default),

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pdecnn.data.arrays import KINDS
+from pdecnn.data.augmentation import ALTERNATE
 from pdecnn.data.registry import needs_folder, recognize
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.learning.training_config import TrainingConfig
-from pdecnn.networks.registry import DYNAMICS, model_config
+from pdecnn.networks.registry import DYNAMICS, TUNED_NETWORKS, model_config
 from pdecnn.runs.config import DataConfig, RunConfig, parse_assignment, read_settings
 from pdecnn.runs.runs import Run, is_run, newest_folder
 
@@ -176,6 +177,59 @@ def _margins(
     )
 
 
+def cifar10_tuned(dynamics: str) -> RunConfig:
+    """CIFAR-10 as people train today, on all 50,000 images."""
+    return _tuned(dynamics, _on_all_images("cifar10"), _nesterov(200, batch_size=500, rate=0.3))
+
+
+def cifar100_tuned(dynamics: str) -> RunConfig:
+    """CIFAR-100 by analogy with CIFAR-10."""
+    return _tuned(dynamics, _on_all_images("cifar100"), _nesterov(200, batch_size=500, rate=0.3))
+
+
+def stl10_tuned(dynamics: str) -> RunConfig:
+    """STL-10 by analogy with CIFAR-10, in small batches: it has 5,000 training images."""
+    data = _on_all_images("stl10", cutout=24)
+    return _tuned(dynamics, data, _nesterov(200, batch_size=100, rate=0.1))
+
+
+def images_tuned(dynamics: str) -> RunConfig:
+    """A folder of images of one's own by analogy with CIFAR-10, the best epoch by validation."""
+    data = DataConfig(name="images", size=64, **_today(cutout=16))
+    return _tuned(dynamics, data, _nesterov(30, batch_size=32, rate=0.05))
+
+
+def _tuned(dynamics: str, data: DataConfig, training: TrainingConfig) -> RunConfig:
+    name = f"{dynamics}_{data.name}_tuned"
+    return RunConfig(recipe=name, network=model_config(name), data=data, training=training)
+
+
+def _on_all_images(name: str, cutout: int = 8) -> DataConfig:
+    return DataConfig(name=name, validation_fraction=0.0, **_today(cutout))
+
+
+def _today(cutout: int) -> dict[str, Any]:
+    return {
+        "flip": ALTERNATE,
+        "padding": 1 / 8,
+        "padding_mode": "reflect",
+        "cutout": cutout,
+    }
+
+
+def _nesterov(epochs: int, *, batch_size: int, rate: float) -> TrainingConfig:
+    return TrainingConfig(
+        epochs=epochs,
+        batch_size=batch_size,
+        optimizer="nesterov",
+        learning_rates=(rate,),
+        schedule="linear",
+        warmup=0.1,
+        label_smoothing=0.1,
+        batch_norm_statistics="reestimated",
+    )
+
+
 def digits_multilevel(dynamics: str) -> RunConfig:
     """The digits with 2, then 4, then 8 steps: at 4x4 pixels there is little left to learn from."""
     config = digits(dynamics)
@@ -226,6 +280,11 @@ RECIPES: dict[str, tuple[Callable[[str], RunConfig], str]] = {
         cifar100_multilevel,
     )
     for dynamics in DYNAMICS
+}
+RECIPES |= {
+    f"{dynamics}_{function.__name__}": (function, dynamics)
+    for function in (cifar10_tuned, cifar100_tuned, stl10_tuned, images_tuned)
+    for dynamics in TUNED_NETWORKS
 }
 RECIPES |= {
     f"parabolic_{function.__name__}": (function, "parabolic")
@@ -312,7 +371,7 @@ def _unread(name: str, place: Path) -> str:
     found, remark = recognize(place), ""
     fitting = [one for one in list_recipes() if _reads(recipe(one), found)]
     if found == {"arrays": 2}:  # which have no recipe of their own
-        fitting, remark = list_recipes("*_images"), " with --set data.name=arrays"
+        fitting, remark = list_recipes("*_images*"), " with --set data.name=arrays"
     if not fitting:
         return (
             f"{said}; no recipe reads what lies there: it is neither a folder with one of images "

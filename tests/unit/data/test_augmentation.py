@@ -4,27 +4,37 @@ import pytest
 import torch
 
 from pdecnn.data.augmentation import Augmentation, stable_seed, uniform_integers
-from pdecnn.errors import DataError
+from pdecnn.errors import ConfigError, DataError
 
 SIZES = [(9,), (8, 6), (5, 8, 7)]
 NUM_MANY = 8000
+every_augmentation = pytest.mark.parametrize(
+    "augmentation",
+    [Augmentation(), Augmentation(flip="alternate", padding_mode="reflect")],
+    ids=["default", "alternate and reflect"],
+)
 
 
 def slow_reference(augmentation, images, indices, *, seed, epoch):
-    """One sample at a time: flip, pad with zeros, crop."""
+    """One sample at a time: flip, pad, crop."""
     results = []
     for image, index in zip(images, indices, strict=True):
         coin = uniform_integers(2, stable_seed(seed, "flip"), epoch, counters=index)
+        if augmentation.flip == "alternate":
+            coin = (uniform_integers(2, stable_seed(seed, "flip"), counters=index) + epoch) % 2
         if augmentation.flip and coin == 1:
             image = image.flip(-1)
         for axis, size in enumerate(image.shape[1:]):
             padding = augmentation.padding_pixels(size)
-            shape = list(image.shape)
-            shape[axis + 1] = padding
-            zeros = torch.zeros(shape, dtype=image.dtype)
+            before, after = (
+                image.narrow(axis + 1, start, padding).flip(axis + 1)
+                for start in (1, size - 1 - padding)
+            )
+            if augmentation.padding_mode == "zero":
+                before, after = torch.zeros_like(before), torch.zeros_like(after)
             key = stable_seed(seed, "crop", axis)
             offset = int(uniform_integers(2 * padding + 1, key, epoch, counters=index))
-            padded = torch.cat([zeros, image, zeros], axis + 1)
+            padded = torch.cat([before, image, after], axis + 1)
             image = padded.narrow(axis + 1, offset, size)
         results.append(image)
     return torch.stack(results)
@@ -37,10 +47,11 @@ def draw(size, num_images=40, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("flip", [True, False])
+@pytest.mark.parametrize("flip", [True, False, "alternate"])
 @pytest.mark.parametrize("padding", [0, 1 / 16, 0.3, 0.5])
-def test_it_equals_the_slow_reference(size, flip, padding):
-    augmentation = Augmentation(flip=flip, padding=padding)
+@pytest.mark.parametrize("padding_mode", ["zero", "reflect"])
+def test_it_equals_the_slow_reference(size, flip, padding, padding_mode):
+    augmentation = Augmentation(flip=flip, padding=padding, padding_mode=padding_mode)
     images, indices = draw(size)
     result = augmentation.augment(images, indices, seed=4, epoch=2)
     expected = slow_reference(augmentation, images, indices, seed=4, epoch=2)
@@ -88,6 +99,66 @@ def test_flips_are_fair_and_touch_the_last_axis_only():
     is_flipped = (result == image.flip(-1)).flatten(1).all(1)
     assert (is_same ^ is_flipped).all()
     assert abs(is_flipped.double().mean() - 0.5) < 6 * 0.5 / NUM_MANY**0.5
+
+
+def test_an_alternate_flip_shows_each_side_of_every_image_in_two_epochs():
+    images, indices = draw((6, 5), num_images=200)
+    augmentation = Augmentation(flip="alternate", padding=0)
+    epochs = [augmentation.augment(images, indices, seed=3, epoch=epoch) for epoch in range(4)]
+    is_flipped = (epochs[0] == images.flip(-1)).flatten(1).all(1)
+    assert 60 < is_flipped.sum() < 140
+    assert torch.equal(epochs[1], epochs[0].flip(-1))
+    assert torch.equal(epochs[2], epochs[0])
+    assert torch.equal(epochs[3], epochs[1])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("cutout", [1, 2, 3, 4])
+def test_a_cutout_is_a_square_around_a_pixel_of_the_image(size, cutout):
+    augmentation = Augmentation(cutout=cutout)
+    images, indices = torch.ones(200, 2, *size), torch.arange(200)
+    result = augmentation.cut_out(images, indices, seed=4, epoch=2)
+    for image in result:
+        assert torch.equal(image[0], image[1])
+        hole = (image[0] == 0).nonzero()
+        lengths = hole.amax(0) - hole.amin(0) + 1
+        assert len(hole) == lengths.prod()  # a box without gaps
+        for axis, length in enumerate(lengths.tolist()):
+            # Cut off by the border at most to half its side.
+            assert cutout // 2 <= length <= cutout or size[axis] < cutout
+            at_border = hole[:, axis].min() == 0 or hole[:, axis].max() == size[axis] - 1
+            assert length == cutout or at_border
+    again = augmentation.cut_out(images[50:60], indices[50:60], seed=4, epoch=torch.tensor(2))
+    assert torch.equal(again, result[50:60])
+    assert not torch.equal(result, augmentation.cut_out(images, indices, seed=4, epoch=3))
+
+
+def test_a_cutout_of_whole_images_is_refused():
+    Augmentation(cutout=7).check_images(1, (8, 8), torch.uint8)
+    with pytest.raises(ConfigError, match=r"data\.cutout=8 would cut out whole images of size"):
+        Augmentation(cutout=8).check_images(1, (8, 9), torch.uint8)
+
+
+@pytest.mark.parametrize("size", [(1,), (2, 1), (3, 3)])
+def test_the_smallest_images_are_reflected_too(size):
+    images, indices = draw(size)
+    result = Augmentation(padding=0.5, padding_mode="reflect").augment(
+        images, indices, seed=0, epoch=0
+    )
+    assert (result != 0).all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"flip": "alternating"}, "unknown flip 'alternating'; did you mean 'alternate'"),
+        ({"flip": 1}, "flip must be true, false or 'alternate', found 1"),
+        ({"padding_mode": "zeros"}, "unknown padding_mode 'zeros'; did you mean 'zero'"),
+    ],
+)
+def test_words_that_are_not_known_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Augmentation(**settings)
 
 
 def test_offsets_are_uniform_and_independent_along_the_axes():
@@ -152,28 +223,30 @@ def test_pixels_that_are_not_finite_stay_where_they_are():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_nothing_waits_for_the_device(size):
+@every_augmentation
+def test_nothing_waits_for_the_device(size, augmentation):
     # Meta tensors have no values: any operation that waits for one would raise.
     images = torch.zeros(4, 3, *size, device="meta")
     indices = torch.zeros(4, dtype=torch.int64, device="meta")
     epoch = torch.zeros((), dtype=torch.int64, device="meta")
-    result = Augmentation().augment(images, indices, seed=0, epoch=epoch)
+    result = augmentation.augment(images, indices, seed=0, epoch=epoch)
     assert result.shape == images.shape
 
 
 @pytest.mark.gpu
-def test_a_gpu_gives_the_same_images_in_a_replayed_graph():
+@every_augmentation
+def test_a_gpu_gives_the_same_images_in_a_replayed_graph(augmentation):
     images, indices = draw((32, 32))
     static = (images.cuda(), indices.cuda())
     epoch = torch.zeros((), dtype=torch.int64, device="cuda")
-    Augmentation().augment(*static, seed=0, epoch=epoch)
+    augmentation.augment(*static, seed=0, epoch=epoch)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = Augmentation().augment(*static, seed=0, epoch=epoch)
+        result = augmentation.augment(*static, seed=0, epoch=epoch)
     for number in (0, 1, 7):
         epoch.fill_(number)
         graph.replay()
-        expected = Augmentation().augment(images, indices, seed=0, epoch=number)
+        expected = augmentation.augment(images, indices, seed=0, epoch=number)
         assert torch.equal(result.cpu(), expected)
 
 

@@ -156,6 +156,21 @@ def in_levels(ranks):
     }
 
 
+def reestimated(ranks):
+    """Statistics of the validated weights, beside those of one process."""
+    settings = {**SETTINGS, "epochs": 2, "batch_norm_statistics": "reestimated"}
+    settings |= {"accumulation": 2, "average_decay": 0.9}
+
+    def fresh(who):
+        network = make_network("parabolic", dtype=torch.float64, channels=CHANNELS)
+        return make_trainer(network, ranks=who, **settings)
+
+    several, one = fresh(ranks), fresh(ALONE)
+    reports = [[report._asdict() for report in run(trainer)] for trainer in (several, one)]
+    states = [trainer.evaluated.state_dict() for trainer in (several, one)]
+    return {"reports": reports, "difference": difference(*states)}
+
+
 def message(function, *kinds):
     try:
         function()
@@ -216,6 +231,7 @@ def main():
         result = {name: compare(name, ranks) for name in names} or {
             "skipped": skip_one(ranks),
             "in levels": in_levels(ranks),
+            "reestimated": reestimated(ranks),
             "rounded differently": rounded_differently(ranks),
             "agreements": agreements(ranks),
             "silence": silence(ranks),

@@ -19,6 +19,7 @@ from pdecnn.learning.metrics import class_scores
 from pdecnn.networks.network import evaluation_mode
 from pdecnn.networks.registry import create_model
 from tests.unit.learning.trainings import (
+    AUGMENTED,
     MODES,
     Poisoned,
     Stop,
@@ -48,7 +49,14 @@ def images(number, seed):
     return ImageSet(images=pixels.to(torch.uint8), labels=labels, class_names=CLASS_NAMES)
 
 
-def gpu_trainer(dynamics="hamiltonian", backprop="stored", seed=0, stored=False, **settings):
+def gpu_trainer(
+    dynamics="hamiltonian",
+    backprop="stored",
+    seed=0,
+    stored=False,
+    augmentation=None,
+    **settings,
+):
     torch.manual_seed(seed)
     network = create_model(f"{dynamics}_cifar10", channels=(16, 32, 32), backprop=backprop)
     settings = {"epochs": 2, "batch_size": 64, "learning_rates": (0.02,), "phases": (1,)} | settings
@@ -57,7 +65,7 @@ def gpu_trainer(dynamics="hamiltonian", backprop="stored", seed=0, stored=False,
         TrainingConfig(**settings),
         train=on_disk(images(500, 0)) if stored else images(500, 0),
         validation=on_disk(images(130, 1)) if stored else images(130, 1),
-        augmentation=Augmentation(),
+        augmentation=Augmentation() if augmentation is None else augmentation,
         seed=0,
     )
 
@@ -104,6 +112,18 @@ def test_steps_and_validation_go_by_graphs():
     assert trainer._graphs._launch.calls == 2 * trainer.steps_per_epoch
     assert trainer._graphs._score is not None
     assert_same_bits(snapshot(trainer), snapshot(eager))
+
+
+@pytest.mark.usefixtures("graphs_of_a_cpu")
+def test_statistics_go_by_a_graph():
+    settings = {"batch_norm_statistics": "reestimated", "epochs": 2}
+    trainer, eager = make_trainer(**settings), make_trainer(**settings)
+    eager._graphs._launch, eager._graphs._tried_scores = eager._step, True
+    eager._graphs._take_batch = eager._statistics.take_batch
+    for found, expected in zip(run(trainer), run(eager), strict=True):
+        assert found.validation_loss == pytest.approx(expected.validation_loss, rel=1e-6)
+    assert trainer._graphs._take_batch.calls == 2 * trainer._statistics.num_batches
+    assert_same_bits(trainer.evaluated.state_dict(), eager.evaluated.state_dict())
 
 
 @pytest.mark.usefixtures("graphs_of_a_cpu")
@@ -192,6 +212,53 @@ def test_a_captured_training_with_another_optimizer_is_the_eager_one_and_resumes
     load_checkpoint(second, tmp_path / "c")
     assert run(second) == reports
     assert_same_bits(snapshot(second), snapshot(whole))
+
+
+COLOURED = {"colours": {"augmentation": Augmentation(trivial_augment=True, cutout=8)}}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [*AUGMENTED, *COLOURED])
+def test_a_captured_training_with_augmentation_is_the_eager_one_and_resumes(name, tmp_path, caplog):
+    caplog.set_level("INFO", "pdecnn")
+    settings = (AUGMENTED | COLOURED)[name]
+    whole, eager = (gpu_trainer(capture=capture, **settings) for capture in (True, False))
+    reports = run(whole)
+    for one, two in zip(reports, run(eager), strict=True):
+        assert one.data_loss == pytest.approx(two.data_loss, rel=1e-2)
+    assert (whole.captured, eager.captured) == (True, False)
+    assert not caplog.messages
+    first = gpu_trainer(**settings)
+    with pytest.raises(Stop):
+        run(first, poll=stop_at(5))
+    save_checkpoint(first, tmp_path / "c")
+    second = gpu_trainer(seed=5, **settings)
+    load_checkpoint(second, tmp_path / "c")
+    assert run(second) == reports
+    assert_same_bits(snapshot(second), snapshot(whole))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("average", [None, 0.9])
+def test_captured_statistics_are_the_eager_ones_and_resume(average, tmp_path, caplog):
+    caplog.set_level("INFO", "pdecnn")
+    settings = {"batch_norm_statistics": "reestimated", "average_decay": average}
+    settings["precision"] = "float32"
+    whole, eager = (gpu_trainer(capture=capture, **settings) for capture in (True, False))
+    reports = run(whole)
+    for one, two in zip(reports, run(eager), strict=True):
+        assert one.validation_loss == pytest.approx(two.validation_loss, rel=1e-2)
+    assert not caplog.messages
+    assert isinstance(whole._graphs._take_batch, CapturedFunction)
+    first = gpu_trainer(**settings)
+    with pytest.raises(Stop):
+        run(first, poll=stop_at(10))
+    save_checkpoint(first, tmp_path / "c")
+    second = gpu_trainer(seed=5, **settings)
+    load_checkpoint(second, tmp_path / "c")
+    assert run(second) == reports
+    assert_same_bits(snapshot(second), snapshot(whole))
+    assert_same_bits(second.evaluated.state_dict(), whole.evaluated.state_dict())
 
 
 @pytest.mark.gpu

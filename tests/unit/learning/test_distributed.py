@@ -74,6 +74,12 @@ def test_all_ranks_skip_the_step_whose_batch_one_of_them_cannot_use(agreed):
         assert difference <= 1e-7
 
 
+def test_ranks_agree_on_statistics_that_one_would_estimate(agreed):
+    first, second = (result["reestimated"] for result in agreed)
+    assert first["reports"][0] == second["reports"][0]
+    assert first["difference"] <= 1e-7
+
+
 def test_ranks_go_through_levels_and_switch_blocks_together(agreed):
     first, second = (result["in levels"] for result in agreed)
     assert first["reports"][0] == second["reports"][0]

@@ -2,13 +2,16 @@
 
 import pytest
 
+from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.split import training_batches
 from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
 from tests.unit.learning.trainings import (
+    AUGMENTED,
     POLLS_PER_EPOCH,
     Poisoned,
     Stop,
     assert_same_bits,
+    coloured_digits,
     make_network,
     make_trainer,
     run,
@@ -35,12 +38,19 @@ TRAININGS = {
     "nesterov": {"optimizer": "nesterov", "weight_decay": 1e-3},
     "adamw": {"optimizer": "adamw", "learning_rates": (3e-3, 1e-3, 3e-4), "weight_decay": 0.1},
     "muon": {"optimizer": "muon", "average_decay": 0.8, "clip_norm": 0.5, "box_bound": 0.3},
+    "reestimated": {"batch_norm_statistics": "reestimated", "average_decay": 0.8},
+    **AUGMENTED,
+    "colours": {
+        "augmentation": Augmentation(trivial_augment=True),
+        "sets": coloured_digits(),
+    },
 }
 
 
 def new_trainer(settings, seed=0):
     settings = {"evaluation_batch_size": 16, "epochs": 3, **settings}
-    return make_trainer(make_network("parabolic", seed=seed), **settings)
+    channels = settings["sets"][0].channels if "sets" in settings else 1
+    return make_trainer(make_network("parabolic", seed=seed, in_channels=channels), **settings)
 
 
 def run_interrupted(settings, stops, folder):

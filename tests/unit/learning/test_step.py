@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import pdecnn
 from pdecnn import create_model
+from pdecnn.data.augmentation import Augmentation, stable_seed
 from pdecnn.learning.capture import compiled_step
 from tests.unit.learning.trainings import (
+    AUGMENTED,
     MODES,
+    coloured_digits,
     make_network,
     make_trainer,
     snapshot,
@@ -115,6 +119,39 @@ def test_every_optimizer_compiles_to_the_same_bits(optimizer):
     expected = snapshot(eager)
     for name, tensor in snapshot(compiled).items():
         assert torch.equal(tensor, expected[name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AUGMENTED)
+def test_every_augmentation_compiles_to_the_same_bits(name):
+    compiled, eager = (begun_trainer("parabolic", "stored", **AUGMENTED[name]) for _ in range(2))
+    torch._dynamo.reset()
+    step_compiled_and_eager(compiled, eager, 3)
+    expected = snapshot(eager)
+    for name, tensor in snapshot(compiled).items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_changes_of_colour_stay_on_the_device():
+    network = make_network("parabolic", in_channels=3)
+    augmentation = Augmentation(trivial_augment=True, cutout=3)
+    trainer = make_trainer(network, augmentation=augmentation, sets=coloured_digits(), mixup=0.2)
+    trainer._step.gated = True
+    trainer.begin_epoch()
+    with Operators():
+        trainer.step()
+
+
+@pytest.mark.slow
+def test_changes_of_colour_compile_to_the_same_pixels():
+    images = torch.randint(0, 256, (64, 3, 16, 16), dtype=torch.uint8)
+    change = partial(Augmentation(trivial_augment=True).change_colours, seed=0)
+    torch.compiler.assume_constant_result(stable_seed)
+    torch._dynamo.reset()
+    compiled = torch.compile(change, backend="aot_eager", fullgraph=True, dynamic=False)
+    for epoch in (torch.tensor(0), torch.tensor(5)):
+        found = compiled(images, torch.arange(64), epoch=epoch)
+        assert torch.equal(found, change(images, torch.arange(64), epoch=epoch))
 
 
 @every_case

@@ -26,6 +26,16 @@ MODES = [
     ("second_order", "reversible"),
     ("second_order", "exact"),
 ]
+AUGMENTED = {
+    "alternate and reflect": {
+        "augmentation": Augmentation(flip="alternate", padding_mode="reflect")
+    },
+    "cutout": {"augmentation": Augmentation(cutout=3)},
+    "mixup": {"mixup": 0.4, "label_smoothing": 0.1},
+    "cutmix": {"cutmix": 1.0},
+    "mixup or cutmix": {"mixup": 0.2, "cutmix": 1.0},
+}
+"""Trainings of which each has an augmentation that the others have not."""
 NUM_TRAIN, NUM_VALIDATION = 62, 40
 # Batches, before validation, batches of validation: of 20 and 16 images.
 POLLS_PER_EPOCH = 3 + 1 + 3
@@ -73,6 +83,12 @@ def make_trainer(network=None, *, augmentation=None, seed=0, sets=None, ranks=AL
 
 def run(trainer, poll=lambda: None, on_step=lambda: None):
     return list(trainer.epochs(poll=poll, on_step=on_step))
+
+
+def coloured_digits():
+    """The digits in shades of three colours, so that there are colours to change."""
+    shades = torch.tensor([1.0, 0.7, 0.4]).view(1, 3, 1, 1)
+    return tuple(replace(part, images=(part.images * shades).byte()) for part in digits())
 
 
 class Stop(Exception):

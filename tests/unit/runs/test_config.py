@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pdecnn.runs.config as config_module
+from pdecnn.data.augmentation import Augmentation
 from pdecnn.errors import ConfigError
 from pdecnn.runs.config import FORMAT_VERSION, REMOVED, differing_keys, run_config_from_dict
 from pdecnn.runs.recipes import list_recipes, recipe
@@ -174,6 +175,14 @@ def test_what_is_no_setting_is_refused(key):
         ("data.padding", float("nan")),
         ("data.standardize", "both"),
         ("data.flip", 1),
+        ("data.flip", "sometimes"),
+        ("data.padding_mode", "circular"),
+        ("data.cutout", -1),
+        ("data.trivial_augment", "yes"),
+        ("training.mixup", 0),
+        ("training.cutmix", 11),
+        ("training.batch_norm_statistics", "exact"),
+        ("data.padding_mode", "reflect"),  # of nothing: digits are not padded
         ("training.epochs", 0),
         ("training.epochs", 1.5),
         ("training.batch_size", 0),
@@ -206,6 +215,16 @@ def test_a_value_out_of_range_is_refused(key, value):
     with pytest.raises(ConfigError) as error:
         recipe("hamiltonian_digits").with_settings({key: value})
     assert "\n" not in str(error.value)
+
+
+def test_augmentation_is_what_the_data_settings_say():
+    config = recipe("hamiltonian_cifar10").with_settings(
+        {"data.flip": "alternate", "data.padding": 0.125, "data.padding_mode": "reflect"}
+    )
+    assert config.data.augmentation() == Augmentation(
+        flip="alternate", padding=0.125, padding_mode="reflect"
+    )
+    assert recipe("hamiltonian_cifar10").data.augmentation() == Augmentation()
 
 
 def test_images_have_no_more_pixels_than_files_may_have():

@@ -28,7 +28,8 @@ def test_there_is_a_recipe_for_every_dynamics_and_data_set():
     multilevel = [f"{name}_multilevel" for name in plain]
     data_sets = ("digits", "cifar10", "large_cifar10", "images", "signals", "volumes")
     stable = [f"parabolic_stable_{data_set}" for data_set in data_sets]
-    assert list_recipes() == sorted([*plain, *own, *multilevel, *stable])
+    tuned = [f"{d}_{s}_tuned" for d in DYNAMICS for s in (*PAPER, "images") if d != "resnet"]
+    assert list_recipes() == sorted([*plain, *own, *multilevel, *stable, *tuned])
     assert list_recipes("*_stl10") == [f"{dynamics}_stl10" for dynamics in DYNAMICS]
     assert list_recipes("nothing*") == []
     assert DEFAULT_RECIPE == "hamiltonian_digits"
@@ -44,6 +45,28 @@ def test_stable_recipes_train_for_margins_and_keep_distances():
         assert training.margin_offset > 0
         assert training.smoothness_weight == training.decay_weight == 0
         assert (config.data.validation_fraction == 0) == (config.data.name == "cifar10")
+
+
+@pytest.mark.parametrize("name", list_recipes("*_tuned"))
+def test_tuned_recipes_train_as_people_do_today(name):
+    config = recipe(name)
+    data, training = config.data, config.training
+    assert config.network.integrator == recipe(name.removesuffix("_tuned")).network.integrator
+    assert training.optimizer in ("nesterov", "muon")
+    assert training.schedule in ("linear", "cosine")
+    assert training.warmup > 0
+    assert training.batch_norm_statistics == "reestimated"
+    assert (data.flip, data.padding_mode) == ("alternate", "reflect")
+    # On data of one's own the best epoch is chosen: it may have validation images of its own.
+    assert (data.validation_fraction == 0) == (data.name != "images")
+    number = {"cifar10": 50_000, "cifar100": 50_000, "stl10": 5_000}.get(data.name)
+    assert number is None or number % training.batch_size == 0
+
+
+@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian", "second_order"])
+def test_tuned_networks_for_cifar10_have_no_more_weights_than_they_may(dynamics):
+    most = 270_000 if dynamics == "hamiltonian" else 503_000
+    assert pdecnn.create_model(f"{dynamics}_cifar10_tuned").num_weights <= most
 
 
 def test_multilevel_recipes_are_the_plain_ones_in_levels():
@@ -72,7 +95,7 @@ def test_a_recipe_trains_the_model_of_its_name(name):
     config = recipe(name)
     assert config.recipe == name
     assert config.network == pdecnn.create_model(name).config
-    kind = name.rpartition("_")[2]
+    kind = name.removesuffix("_tuned").rpartition("_")[2]
     assert config.data.name == {"signals": "arrays", "volumes": "arrays"}.get(kind, kind)
     assert config.seed == 0
 

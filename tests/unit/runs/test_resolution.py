@@ -7,7 +7,7 @@ import pytest
 
 from pdecnn.data.published import CIFAR10, CIFAR100_PYTHON, STL10
 from pdecnn.errors import CheckpointError, ConfigError, DataError
-from pdecnn.networks.registry import DYNAMICS
+from pdecnn.networks.registry import DYNAMICS, TUNED_NETWORKS
 from pdecnn.runs.recipes import recipe, resolve_run
 from pdecnn.runs.runs import create_run, fresh_folder, newest_folder
 from tests.published_data import write_version
@@ -72,13 +72,16 @@ def several_data_sets(place):
     write_version(place, STL10)
 
 
+TUNED = ("cifar10", "cifar100", "images", "stl10")
 STABLE = ("cifar10", "digits", "images", "signals", "volumes")
 
 
 def names_of(*kinds):
     stable = [f"parabolic_stable_{kind}" for kind in kinds if kind in STABLE]
     large = ["parabolic_stable_large_cifar10"] if "cifar10" in kinds else []
-    return sorted([f"{one}_{kind}" for kind in kinds for one in DYNAMICS] + stable + large)
+    tuned = [f"{one}_{kind}_tuned" for kind in kinds if kind in TUNED for one in TUNED_NETWORKS]
+    plain = [f"{one}_{kind}" for kind in kinds for one in DYNAMICS]
+    return sorted(plain + stable + large + tuned)
 
 
 ARRAYS = "with --set data.name=arrays"

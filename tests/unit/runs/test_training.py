@@ -52,6 +52,14 @@ def test_the_summary_is_that_of_the_best_epoch(undisturbed):
     assert summary["test"]["accuracy"] == pytest.approx(float(confusion.diagonal().sum()) / 360)
 
 
+def test_the_best_weights_score_on_validation_what_they_were_chosen_for(tmp_path):
+    """With re-estimated statistics: those of `best` are the ones it was validated with."""
+    config = small_config(training__batch_norm_statistics="reestimated")
+    run = pdecnn.train(config, output=tmp_path / "run", device="cpu")
+    found = pdecnn.evaluate(run.folder, split="validation")
+    assert found["accuracy"] == run.summary["best_validation_accuracy"]
+
+
 def test_shown_predictions_are_real_images_with_probabilities(undisturbed):
     shown = load_file(undisturbed.folder / "predictions.safetensors")
     assert shown["images"].shape == (6, 1, 8, 8)

@@ -1,0 +1,423 @@
+"""Search for settings of the tuned recipes on the validation split: docs/results/search.csv.
+
+    python -m benchmarks.search hamiltonian_cifar10_tuned --data DIR [--seconds 500] [--jobs 4]
+
+Successive halving: many trials of few epochs, of which the best third goes on to three times as
+many, and so on, each trained from the start. Training images are split 40,000/10,000; the test
+images are never scored. Every finished trial is a line of the file, and a search goes on where
+the file ends: with `--seconds` it stops in time, and the same command takes it further. Several
+trials share one card, by MPS where there is its daemon.
+"""
+
+import argparse
+import csv
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.resnets import TrainableResNet
+from pdecnn.data.augmentation import cpu_generator, stable_seed
+from pdecnn.errors import DivergedError
+from pdecnn.learning import Trainer, evaluate_network
+from pdecnn.networks.network import Network
+from pdecnn.runs.config import VALIDATION_FRACTION, RunConfig
+from pdecnn.runs.environment import resolve_device
+from pdecnn.runs.preparation import Splits, make_network, make_preprocessing, read_splits
+from pdecnn.runs.recipes import recipe
+
+Settings = dict[str, Any]
+
+
+class Choice(NamedTuple):
+    """One of these values."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, generator: torch.Generator) -> Any:
+        """Each as likely as another."""
+        return self.values[int(torch.randint(len(self.values), (1,), generator=generator))]
+
+
+class Between(NamedTuple):
+    """A number whose logarithm is uniform, rounded to two digits."""
+
+    low: float
+    high: float
+
+    def draw(self, generator: torch.Generator) -> float:
+        """One of them."""
+        share = float(torch.rand((1,), generator=generator, dtype=torch.float64))
+        return float(f"{self.low * (self.high / self.low) ** share:.2g}")
+
+
+Space = Mapping[str, Choice | Between]
+# Trials take the optimisers in turn; rates and decay are searched for every network.
+OPTIMIZERS: dict[str, Space] = {
+    "nesterov": {
+        "training.learning_rates": Between(0.05, 1.0),
+        "training.decay_weight": Between(5e-5, 2e-3),
+    },
+    "muon": {
+        "training.learning_rates": Between(2e-3, 3e-2),
+        "training.weight_decay": Between(1e-3, 1.0),
+        "training.decay_weight": Choice((0.0,)),
+    },
+}
+TRAINING: Space = {
+    "training.batch_size": Choice((250, 500, 1000)),
+    "training.schedule": Choice(("linear", "cosine")),
+    "training.label_smoothing": Choice((0.0, 0.1)),
+    "training.smoothness_weight": Choice((0.0, 2e-5, 2e-4)),
+    "training.average_decay": Choice((None, 0.99, 0.998)),
+    "training.box": Choice(("stencils", "none")),
+    "data.cutout": Choice((0, 8)),
+    "data.padding": Choice((1 / 16, 1 / 8)),
+    "data.standardize": Choice(("image", "dataset")),
+    "network.step_size": Choice((0.5, 1.0)),
+}
+# Steps and widths of blocks with no more weights than `MOST_WEIGHTS`; the paper's come first.
+MOST_WEIGHTS = {"parabolic": 503_000, "hamiltonian": 270_000, "second_order": 503_000}
+_EULER = ((3, (32, 64, 112, 112)), (4, (32, 64, 88, 88)), (5, (32, 64, 72, 72)))
+NETWORKS: dict[str, tuple[tuple[int, tuple[int, ...]], ...]] = {
+    "parabolic": (*_EULER, (6, (32, 56, 64, 64))),
+    "hamiltonian": (
+        *((3, (32, 64, 112, 112)), (4, (32, 64, 88, 88))),
+        *((5, (32, 64, 76, 76)), (6, (32, 56, 68, 68))),
+    ),
+    "second_order": (*_EULER, (6, (32, 56, 64, 64))),
+}
+RESNETS = {"resnet20": 20, "resnet32": 32}
+RESNET_RECIPE = "hamiltonian_cifar10_tuned"
+"""Whose data and training ResNets take over where nothing is searched."""
+REDUCTION = 3
+COLUMNS = ("network", "rung", "trial", "epochs", "seed", "validation_accuracy", "seconds", "config")
+
+
+class Trial(NamedTuple):
+    """A network, its settings and for how long it is trained."""
+
+    network: str
+    rung: int
+    trial: int
+    epochs: int
+    seed: int
+    settings: Settings
+
+    @property
+    def key(self) -> tuple[str, int, int, int, int]:
+        """What tells it from others of a search."""
+        return self[:5]
+
+
+class Row(NamedTuple):
+    """A finished trial; its accuracy is 0 where it diverged."""
+
+    trial: Trial
+    accuracy: float
+    seconds: float
+
+
+# ------------------------------------------------------------------ which trials
+
+
+def draw(network: str, number: int, seed: int) -> Settings:
+    """The settings of a trial: the same in every call."""
+    generator = cpu_generator(seed, "search", network, number)
+    optimizer = list(OPTIMIZERS)[number % len(OPTIMIZERS)]
+    spaces = [OPTIMIZERS[optimizer]] if network in RESNETS else [OPTIMIZERS[optimizer], TRAINING]
+    settings: Settings = {"training.optimizer": optimizer}
+    for space in spaces:
+        settings |= {key: choice.draw(generator) for key, choice in space.items()}
+    if network not in RESNETS:
+        num_steps, channels = Choice(NETWORKS[network.rpartition("_cifar10")[0]]).draw(generator)
+        settings |= {"network.num_steps": num_steps, "network.channels": channels}
+    return settings
+
+
+def rungs(num_trials: int, epochs: int, most_epochs: int) -> list[tuple[int, int]]:
+    """(trials, epochs) of each rung, from many short ones to few of `most_epochs`."""
+    found = [(num_trials, epochs)]
+    while found[-1][1] < most_epochs and found[-1][0] > 1:
+        number, length = found[-1]
+        found.append((max(1, number // REDUCTION), min(most_epochs, REDUCTION * length)))
+    return found
+
+
+def next_trials(
+    network: str, plan: Sequence[tuple[int, int]], seed: int, rows: Sequence[Row]
+) -> list[Trial]:
+    """The trials of the first rung that is not finished, without those that are."""
+    done = {row.trial.key: row for row in rows}
+    settings = {k: draw(network, k, seed) for k in range(plan[0][0])}
+    for rung, (number, epochs) in enumerate(plan):
+        trials = [
+            Trial(network, rung, k, epochs, seed, values)
+            for k, values in list(settings.items())[:number]
+        ]
+        missing = [trial for trial in trials if trial.key not in done]
+        if missing:
+            return missing
+        found = [done[trial.key] for trial in trials]
+        # Of equals the first: the order must not depend on which trial finished when.
+        found.sort(key=lambda row: (-row.accuracy, row.trial.trial))
+        settings = {row.trial.trial: row.trial.settings for row in found}
+    return []
+
+
+# ------------------------------------------------------------------ one trial
+
+
+def configured(trial: Trial) -> RunConfig:
+    """The recipe with the trial's settings, on the validation split."""
+    base = recipe(RESNET_RECIPE if trial.network in RESNETS else trial.network)
+    changes = {"training.epochs": trial.epochs, "data.validation_fraction": VALIDATION_FRACTION}
+    return base.with_settings({**changes, "seed": trial.seed, **trial.settings})
+
+
+def run_trial(trial: Trial, splits: Splits, device: torch.device) -> Row:
+    """Train, then validate the last weights once."""
+    config, begin = configured(trial), monotonic()
+    assert splits.validation is not None
+    trainer = Trainer(
+        _make_network(trial, config, splits).to(device),
+        config.training,
+        train=splits.train,
+        validation=None,
+        augmentation=config.data.augmentation(),
+        seed=config.seed,
+    )
+    accuracy = 0.0
+    try:
+        for _ in trainer.epochs(poll=_go_on, on_step=_go_on):
+            pass
+        validation = splits.validation.to(device)
+        how: dict[str, Any] = {"batch_size": 1000, "precision": config.training.precision}
+        accuracy = evaluate_network(trainer.evaluated, validation, **how).accuracy
+    except DivergedError as error:
+        print(f"trial {trial.trial}: {error}", file=sys.stderr, flush=True)
+    return Row(trial, accuracy, monotonic() - begin)
+
+
+def _make_network(trial: Trial, config: RunConfig, splits: Splits) -> Network:
+    if trial.network not in RESNETS:
+        return make_network(config, splits.train)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stable_seed(config.seed, "weights"))
+        preprocessing = make_preprocessing(config.data, splits.train)
+        return TrainableResNet(RESNETS[trial.network], splits.train.num_classes, preprocessing)
+
+
+def _go_on() -> None:
+    pass
+
+
+def work(network: str, folder: str | None, seed: int) -> None:
+    """A process that takes trials as lines of JSON and answers with accuracy and seconds."""
+    device = resolve_device("auto")
+    config = configured(Trial(network, 0, 0, 1, seed, {}))
+    data = config.with_settings({"data.folder": folder} if folder else {}).data
+    splits = read_splits(data, seed)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever else is printed is no answer
+    for line in sys.stdin:
+        row = run_trial(Trial._make(json.loads(line)), splits, device)
+        os.write(answers, (json.dumps([row.accuracy, row.seconds]) + "\n").encode())
+
+
+# ------------------------------------------------------------------ all trials
+
+
+class Workers:
+    """Processes that run trials, as many at once as there are."""
+
+    def __init__(self, number: int, network: str, folder: str | None, seed: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.search", network, "--work"]
+        command += ["--seed", str(seed), *(["--data", folder] if folder else [])]
+        self.processes = [
+            subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            )
+            for _ in range(number)
+        ]
+        self.idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+        for process in self.processes:
+            self.idle.put(process)
+
+    def run(self, trial: Trial) -> Row | None:
+        """The result of a trial; None where its process has ended."""
+        process = self.idle.get()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(trial) + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except OSError:
+            return None
+        if not answer:
+            return None
+        self.idle.put(process)
+        return Row(trial, *json.loads(answer))
+
+    def end(self) -> None:
+        """End all of them, trials that are under way included."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+
+
+def search(
+    network: str,
+    plan: Sequence[tuple[int, int]],
+    *,
+    path: Path,
+    workers: Any,
+    jobs: int,
+    seed: int = 0,
+    seconds: float = math.inf,
+) -> bool:
+    """Run trials until the plan is done or the time is over; whether it is done.
+
+    A trial that would hardly end in time is not begun.
+    """
+    deadline = monotonic() + seconds
+    with ThreadPoolExecutor(jobs) as pool:
+        running: dict[Future[Row | None], Trial] = {}
+        try:
+            while True:
+                rows = read_rows(path)
+                under_way = {trial.key for trial in running.values()}
+                todo = next_trials(network, plan, seed, rows)
+                pace = _seconds_an_epoch(rows, network)
+                for trial in todo:
+                    if len(running) >= jobs or trial.key in under_way:
+                        continue
+                    if monotonic() + pace * trial.epochs < deadline:
+                        running[pool.submit(workers.run, trial)] = trial
+                if not running:
+                    return not todo
+                left = max(0.0, deadline - monotonic())
+                timeout = None if math.isinf(left) else left
+                finished, _ = wait(running, timeout=timeout, return_when=FIRST_COMPLETED)
+                if not finished:  # the time is over
+                    return False
+                for future in finished:
+                    trial, row = running.pop(future), future.result()
+                    if row is None:
+                        raise RuntimeError(f"the process of trial {trial.trial} has ended")
+                    append_row(path, row)
+                    print(describe(row), flush=True)
+        finally:
+            workers.end()  # what waits for an answer gets none
+
+
+def _seconds_an_epoch(rows: Sequence[Row], network: str) -> float:
+    """What an epoch of earlier trials took, start included; 0 where there was none."""
+    found = sorted(row.seconds / row.trial.epochs for row in rows if row.trial.network == network)
+    return found[len(found) // 2] if found else 0.0
+
+
+def describe(row: Row) -> str:
+    """A finished trial in one line."""
+    trial = row.trial
+    return (
+        f"{trial.network} rung {trial.rung} trial {trial.trial}: {row.accuracy:.2%} after "
+        f"{trial.epochs} epochs, {row.seconds:.0f} s, {json.dumps(trial.settings)}"
+    )
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The trials of a file; none where there is no file."""
+    if not path.exists():
+        return []
+    rows = []
+    with path.open(newline="", encoding="utf-8") as file:
+        for entry in csv.DictReader(file):
+            numbers = [int(entry[name]) for name in ("rung", "trial", "epochs", "seed")]
+            trial = Trial._make([entry["network"], *numbers, json.loads(entry["config"])])
+            rows.append(Row(trial, float(entry["validation_accuracy"]), float(entry["seconds"])))
+    return rows
+
+
+def append_row(path: Path, row: Row) -> None:
+    """Add a finished trial to the file."""
+    is_new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if is_new:
+            writer.writerow(COLUMNS)
+        figures = f"{row.accuracy:.6f}", f"{row.seconds:.1f}"
+        writer.writerow([*row.trial.key, *figures, json.dumps(row.trial.settings)])
+
+
+@contextmanager
+def shared_card(jobs: int) -> Iterator[None]:
+    """Within it processes share the GPU by MPS, if there is its daemon."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if jobs == 1 or control is None or not torch.cuda.is_available():
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        os.environ |= places
+        started = subprocess.run([control, "-d"], check=False).returncode == 0
+        if not started:
+            print("MPS does not start: trials take turns on the card", file=sys.stderr)
+            for name in places:
+                del os.environ[name]
+        try:
+            yield
+        finally:
+            if started:
+                subprocess.run([control], input="quit\n", text=True, check=False)
+
+
+def main() -> None:
+    """Search, or be one of the processes of a search."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("network", help="a tuned recipe for CIFAR-10, resnet20 or resnet32")
+    parser.add_argument("--data", help="where the data set lies")
+    parser.add_argument("--output", type=Path, default=Path("docs/results/search.csv"))
+    parser.add_argument("--trials", type=int, default=27)
+    parser.add_argument("--epochs", type=int, default=6, help="of a trial of the first rung")
+    parser.add_argument("--most-epochs", type=int, default=54)
+    parser.add_argument("--jobs", type=int, default=4, help="trials at once")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop in this time")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    network, folder, seed = arguments.network, arguments.data, arguments.seed
+    if arguments.work:
+        work(network, folder, seed)
+        return
+    begin, plan = monotonic(), rungs(arguments.trials, arguments.epochs, arguments.most_epochs)
+    with shared_card(arguments.jobs):
+        workers = Workers(arguments.jobs, network, folder, seed)
+        done = search(
+            network,
+            plan,
+            path=arguments.output,
+            workers=workers,
+            jobs=arguments.jobs,
+            seed=seed,
+            seconds=arguments.seconds - (monotonic() - begin),
+        )
+    print("done" if done else "not done: the same command goes on")
+
+
+if __name__ == "__main__":
+    main()
