@@ -57,7 +57,7 @@ STABLE_MODELS = [
 SETTINGS = """
     channels in_channels num_classes layer integrator num_steps step_size hidden_channels
     activation normalization epsilon backprop grid_bits dimension share_weights opening patch_size
-    connector pooling classifier certified_size mesh_size
+    connector pooling classifier boundary certified_size mesh_size
 """
 NETWORK_METHODS = """
     forward forward_features forward_head forward_intermediates from_pretrained num_classes

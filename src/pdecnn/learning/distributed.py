@@ -127,7 +127,7 @@ class Ranks:
         how: dict[str, Any] = {"batch_size": batch_size, "precision": precision}
 
         def score(poll: Callable[[], None]) -> Tensor:
-            weight = network.classifier.weight
+            weight = network.weight
             dtype = torch.promote_types(weight.dtype, torch.float32)
             scores = weight.new_zeros((len(images), network.num_classes), dtype=dtype)
             if own:

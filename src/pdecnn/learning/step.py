@@ -82,7 +82,7 @@ class TrainingStep:
         num_processes: int = 1,
         sum_: Callable[[Tensor], None] | None = None,
     ) -> None:
-        weight = network.classifier.weight
+        weight = network.weight
         device = weight.device
         self.network, self.average, self.optimizer = network, average, optimizer
         self.config, self.augmentation, self.seed = config, augmentation, seed

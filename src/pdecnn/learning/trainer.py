@@ -88,7 +88,7 @@ class Trainer:
                 f"training.patience, or set data.validation_fraction above 0"
             )
         config.check_first_level(network)
-        device = network.classifier.weight.device
+        device = network.weight.device
         self.config = config
         self.train = train.to(device)
         self.validation = None if validation is None else validation.to(device)

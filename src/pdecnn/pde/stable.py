@@ -195,6 +195,7 @@ class StableLayer(AbstractLayer, FollowsWeights):
         hidden_channels: int | None = None,
         stencil_size: int | Sequence[int] = 3,
         dimension: int = 2,
+        boundary: str = "zero",
         activation: str | Activation | Callable[[Tensor], Tensor] = "relu",
         normalization: str = "bias",
     ) -> None:
@@ -208,6 +209,7 @@ class StableLayer(AbstractLayer, FollowsWeights):
             hidden_channels=hidden_channels,
             stencil_size=stencil_size,
             dimension=dimension,
+            boundary=boundary,
             activation=activation,
             normalization=normalization,
         )

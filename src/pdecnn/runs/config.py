@@ -23,7 +23,7 @@ from pdecnn.pde.integrators import INTEGRATORS
 from pdecnn.pde.layers import LAYERS
 from pdecnn.settings import Settings, documented, setting
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
 files of before it had one have none, which counts as 0."""
 GROUPS = ("network", "data", "training")
@@ -179,6 +179,7 @@ _BEFORE: dict[int, dict[str, Any]] = {
         "training.margin_offset": 0.0,
         "training.temperature": 1.0,
     },
+    3: {"network.boundary": "zero"},
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.
 REMOVED: dict[str, tuple[Any, str]] = {

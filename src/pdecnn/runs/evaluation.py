@@ -114,10 +114,10 @@ def take_initial(network: Network, initial: str | None, *, foreign: bool) -> Non
         take_foreign_weights(network, Path(initial))
         refuse_nonfinite(network, Path(initial))
         return
-    fresh = network.classifier.weight.detach().clone()
+    fresh = [weight.detach().clone() for weight in network.classifier.parameters()]
     take_weights(network, _read(Path(initial)), Path(initial))
     refuse_nonfinite(network, Path(initial))
-    if torch.equal(network.classifier.weight, fresh):
+    if fresh and all(map(torch.equal, network.classifier.parameters(), fresh)):
         log.info("other classes than in %s: the classifier starts anew", initial)
 
 

@@ -475,7 +475,7 @@ class _Walk:
         current, read = self.trainer.network, list[Network]()
         self.ranks.first(lambda: read.append(read_weights(self.run)))
         network = read[0] if read else Network(current.config, current.preprocessing)
-        network.to(current.classifier.weight.device, current.classifier.weight.dtype)
+        network.to(current.weight.device, current.weight.dtype)
         self.ranks.copy_from_first_(list(network.state_dict().values()))
         return network
 
