@@ -31,7 +31,7 @@ def test_weight_counts_are_those_of_the_paper(name):
 
 
 def test_every_model_of_the_paper_is_counted():
-    others = ("digits", "images", "signals", "volumes")
+    others = ("digits", "images", "signals", "volumes", "denoising")
     assert sorted(WEIGHTS) == [
         n for n in pdecnn.list_models() if not n.endswith(others) and "stable" not in n
     ]
@@ -72,7 +72,9 @@ def test_stages_are_those_of_section_5():
     assert sizes == [(96, 96), (48, 48), (24, 24), (12, 12)]
 
 
-@pytest.mark.parametrize("name", [n for n in pdecnn.list_models() if "stable" not in n])
+@pytest.mark.parametrize(
+    "name", [n for n in pdecnn.list_models() if "stable" not in n and "denoising" not in n]
+)
 def test_the_recipe_is_the_default(name):
     config = pdecnn.create_model(name).config
     assert (config.num_steps, config.step_size) == (3, 1.0)

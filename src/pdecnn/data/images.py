@@ -19,6 +19,7 @@ from torch import Tensor
 from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages, num_workers
 from pdecnn.data.split import hold_out_test
 from pdecnn.errors import BadFilesError, DataError
+from pdecnn.files import write_atomically
 
 if TYPE_CHECKING:
     from PIL.Image import Image as OpenImage
@@ -45,6 +46,17 @@ def read_image_bytes(
 ) -> Tensor:
     """`read_image` of a file's content; errors call it by that name."""
     return _read(name, lambda: BytesIO(content), channels, size)
+
+
+def write_image(path: Path, image: Tensor) -> None:
+    """Write an image (channels, height, width), clipped to [0, 1], as PNG."""
+    from PIL import Image
+
+    pixels = (image.detach().float().cpu().clamp(0, 1) * 255).round().to(torch.uint8)
+    array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()
+    content = BytesIO()
+    Image.fromarray(array).save(content, "PNG")
+    write_atomically(path, content.getvalue())
 
 
 def _read(
@@ -151,7 +163,7 @@ def read_image_folder(
     """
     root = Path(folder)
     class_names = image_classes(root)
-    scan = _Scan(root, class_names)
+    scan = Scan(root, class_names)
     parts = {part: scan.list_part(where) for part, where in _find_parts(root).items()}
     num_files = sum(len(files) for files in parts.values())
     if stream is None:
@@ -177,7 +189,7 @@ def read_image_folder(
     return DataSet(name="images", train=train, test=test, validation=sets.get("validation"))
 
 
-class _Scan:
+class Scan:
     """Goes through a folder and keeps what is wrong with its entries."""
 
     def __init__(self, root: Path, class_names: tuple[str, ...]) -> None:
@@ -198,6 +210,24 @@ class _Scan:
                 self.complaints.setdefault(folder, "holds no image")
             files += [(path, label) for path in sorted(found)]
         return files
+
+    def list_files(self, where: Path) -> list[Path]:
+        """The files of a folder at any depth, sorted by path."""
+        return sorted(path for path in self._walk(where) if self._is_usable(path))
+
+    def read_each(self, paths: list[Path], read: Callable[[Path], Tensor]) -> list[Tensor]:
+        """What is read of each file that can be."""
+
+        def decode(path: Path) -> Tensor | str:
+            try:
+                return read(path)
+            except DataError as error:
+                return str(error).removeprefix(f"{path}: ")
+
+        with ThreadPoolExecutor(num_workers()) as pool:
+            found = dict(zip(paths, pool.map(decode, paths), strict=True))
+        self.complaints |= {path: got for path, got in found.items() if isinstance(got, str)}
+        return [got for got in found.values() if isinstance(got, Tensor)]
 
     def _walk(self, folder: Path) -> list[Path]:
         if folder.is_symlink():

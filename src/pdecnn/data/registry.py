@@ -10,6 +10,7 @@ import torch
 from pdecnn.data.arrays import KINDS, ArrayForm, Source, array_form, read_arrays
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import image_classes, read_image_folder
+from pdecnn.data.pictures import pictures_form, read_pictures
 from pdecnn.data.published import (
     CIFAR10_VERSIONS,
     CIFAR100_VERSIONS,
@@ -62,7 +63,7 @@ PUBLISHED: dict[str, tuple[PublishedFolder, ...]] = {
     name: versions for name, (versions, _) in _IN_FOLDER.items()
 }
 """What is published of each data set, the version to fetch first."""
-OWN = ("images", "arrays")
+OWN = ("images", "arrays", "pictures")
 """Data of one's own, which says itself how many channels and classes it has."""
 DATASETS: tuple[str, ...] = (*_BUILT_IN, *_IN_FOLDER, *OWN)
 
@@ -95,6 +96,8 @@ def read_dataset(
         return read_arrays(folder, stream=stream)
     if isinstance(folder, Mapping):
         raise DataError(f"data set {name!r} is read from a folder; arrays are data.name=arrays")
+    if name == "pictures":
+        return read_pictures(folder, channels=channels)
     if name == "images":
         assert size is not None, "a DataConfig for images has a size"
         return read_image_folder(folder, channels=channels, size=size, stream=stream)
@@ -105,6 +108,8 @@ def own_form(name: str, folder: Source | None, *, channels: int = 3) -> ArrayFor
     """The channels, classes and dimension of data of one's own, without reading all of it."""
     if folder is None:
         raise DataError(_wanted(name))
+    if name == "pictures" and not isinstance(folder, Mapping):
+        return pictures_form(folder, channels=channels)
     if name == "images" and not isinstance(folder, Mapping):
         return ArrayForm(channels, len(image_classes(folder)), 2)
     return array_form(folder)
@@ -142,6 +147,8 @@ def _wanted(name: str) -> str:
     """What to pass for a data set that needs files."""
     if name == "images":
         return "no images were given; pass --data DIR with a folder for each class in it"
+    if name == "pictures":
+        return "no images were given; pass --data DIR with images in it, of any names and sizes"
     if name == "arrays":
         return f"no arrays were given; pass --data with x and y in them: {KINDS}"
     first = published_versions(name)[0]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages
+from pdecnn.data.patches import Patches
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.metrics import compute_scores
 from pdecnn.learning.objective import Objective, WeightsInTime
@@ -79,6 +80,7 @@ class TrainingStep:
         optimizer: ProjectedSGD,
         average: Network | None,
         seed: int,
+        patches: Patches | None = None,
         num_processes: int = 1,
         sum_: Callable[[Tensor], None] | None = None,
     ) -> None:
@@ -87,6 +89,7 @@ class TrainingStep:
         self.network, self.average, self.optimizer = network, average, optimizer
         self.config, self.augmentation, self.seed = config, augmentation, seed
         self.num_processes, self.sum_ = num_processes, sum_
+        self.train, self.patches = train, patches
         # Where reading a number costs nothing the host decides whether a step is taken.
         self.gated = device.type != "cpu"
         self.labels = train.labels
@@ -114,7 +117,8 @@ class TrainingStep:
         buffers = list(network.buffers())
         kinds = dict.fromkeys(buffer.dtype for buffer in buffers)
         self.statistics = [[b for b in buffers if b.dtype == kind] for kind in kinds]
-        shape = (len(train) // config.batch_size, config.batch_size // num_processes)
+        number = len(train) * (1 if patches is None else patches.repeats)
+        shape = (number // config.batch_size, config.batch_size // num_processes)
         self.batches = torch.zeros(shape, dtype=torch.int64, device=device)
         self.rates = torch.zeros(shape[0], dtype=weight.dtype, device=device)
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
@@ -166,6 +170,12 @@ class TrainingStep:
         parts = []
         whole = self.images.chunk(self.config.accumulation) if self.holds_batch else ()
         for k, part in enumerate(indices.chunk(self.config.accumulation)):
+            if self.patches is not None:
+                inputs, targets = self.patches.examples(
+                    self.train, part, self.network.preprocess, seed=self.seed, epoch=self.epoch
+                )
+                parts.append((fast_layout(inputs), targets))
+                continue
             images = whole[k] if self.holds_batch else self.images[part]
             features = self.network.preprocess(images)
             features = self.augmentation.augment(features, part, seed=self.seed, epoch=self.epoch)
@@ -226,8 +236,9 @@ class TrainingStep:
         """The loss of a part to differentiate; its share of data loss and right answers."""
         # Parts of one size: their mean is the mean over the batch.
         num_parts = self.config.accumulation * self.num_processes
-        loss = self.objective.data_loss(scores, labels) / num_parts
-        correct = (scores.detach().argmax(1) == labels).sum()
+        task = self.objective.task
+        loss = task.loss(self.objective.config, scores, labels) / num_parts
+        correct = task.measure(scores, labels)
         measured = torch.stack([loss.detach().to(self.sums.dtype), correct.to(self.sums.dtype)])
         return loss, measured
 

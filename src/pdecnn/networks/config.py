@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import log
 from typing import Any
 
@@ -126,7 +127,8 @@ class NetworkConfig(Settings):
     certified_size: tuple[int, ...] | None = setting(
         None,
         "The largest image, in pixels along each axis, for which stable steps and bounded "
-        "convolutions are bounded; needed by them.",
+        "convolutions are bounded; needed by them. From field to field they are for any image, "
+        "and this is the size at which norms are computed.",
         "[1, inf)",
     )
     mesh_size: float = setting(
@@ -167,6 +169,7 @@ class NetworkConfig(Settings):
         """Widths that are levels, and closings where the size of the images comes back."""
         invertible, cells = self.connector == "invertible", 2**self.dimension
         levels = [_level(width, self.channels[0], cells) for width in self.channels]
+        is_padded = self.cell > self.smallest_size  # which is known from now on
         problems = {
             f"invertible connectors make 2^{self.dimension} channels of one, or one of them: all "
             f"of channels must be the first times or divided by a power of {cells}, and none less "
@@ -187,7 +190,7 @@ class NetworkConfig(Settings):
             and self.patch_size > 1,
             "stable steps need network.boundary=zero, or reflect on one level": self.step_size
             == STABLE
-            and (self.boundary == "periodic" or (self.boundary == "reflect" and self.cell > 1)),
+            and (self.boundary == "periodic" or (self.boundary == "reflect" and is_padded)),
         }
         for problem, is_there in problems.items():
             if is_there:
@@ -274,7 +277,7 @@ class NetworkConfig(Settings):
         """How many times each block has half as many pixels an axis as the first."""
         return self.levels[:-1]
 
-    @property
+    @cached_property
     def levels(self) -> tuple[int, ...]:
         """The same, and after the last connector, which pools only if it is invertible."""
         if self.connector != "invertible":
@@ -282,17 +285,17 @@ class NetworkConfig(Settings):
         cells = 2**self.dimension
         return tuple(_level(width, self.channels[0], cells) or 0 for width in self.channels)
 
-    @property
+    @cached_property
     def cell(self) -> int:
         """The pixels an axis that are one on the coarsest level."""
         return int(self.patch_size * 2 ** max(self.levels))
 
-    @property
+    @cached_property
     def is_field(self) -> bool:
         """Whether every pixel of an image has an answer."""
         return self.classifier in CLOSINGS
 
-    @property
+    @cached_property
     def smallest_size(self) -> int:
         """The smallest image side that survives the pooling; invertible levels are padded."""
         return 1 if self.connector == "invertible" else self.cell

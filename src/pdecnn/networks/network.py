@@ -57,7 +57,9 @@ class Network(nn.Module):
                 f"create_model"
             )
         self.config = config = config.with_grid()
-        self.preprocessing = Preprocessing() if preprocessing is None else preprocessing
+        if preprocessing is None:  # fields are in the units of the images
+            preprocessing = Preprocessing(standardize="none" if config.is_field else "image")
+        self.preprocessing = preprocessing
         _check_fit(config, self.preprocessing)
         self.opening = _make_opening(config)
         self.blocks = nn.ModuleList(_make_block(config, k) for k in range(config.num_blocks))
@@ -83,14 +85,18 @@ class Network(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores (batch, num_classes) of standardised images, or of each of their pixels."""
-        return self.close(self.forward_features(images), images)
+        features = self.forward_features(images)
+        return self.close(features, images) if self.config.is_field else self.forward_head(features)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """The last connector's output, (batch, channels[-1], *spatial)."""
-        features = self.open(images)
+        features: Tensor
         if self.config.connector == "invertible":
+            features = self.open(images)
             state = propagate_chain(*self._chain, features)
             return finish_chain(self._chain[0], state, features.dtype)
+        self._check_images(images)
+        features = self.opening(images)
         for block, connector in zip(self.blocks, self.connectors, strict=True):
             features = connector(block(features))
         return features
@@ -98,7 +104,9 @@ class Network(nn.Module):
     def open(self, images: Tensor) -> Tensor:
         """The features of the first block; with invertible levels of images padded for them."""
         self._check_images(images)
-        features: Tensor = self.opening(self._padded(images))
+        if self.config.connector == "invertible":
+            images = self._padded(images)
+        features: Tensor = self.opening(images)
         return features
 
     def close(self, features: Tensor, images: Tensor) -> Tensor:
@@ -115,7 +123,8 @@ class Network(nn.Module):
 
         Of a closing the field, not cropped.
         """
-        check_features(features, self.config.channels[-1], self.config.dimension, self.weight)
+        weight = next(self.parameters())
+        check_features(features, self.config.channels[-1], self.config.dimension, weight)
         if pre_logits:
             if not isinstance(self.classifier, Classifier):
                 raise ConfigError("a field has no mean over the pixels before its closing")
@@ -174,7 +183,7 @@ class Network(nn.Module):
 
     def preprocess(self, images: Tensor | npt.NDArray[Any]) -> Tensor:
         """Standardised images, on the device and in the dtype of the weights."""
-        weight, images = self.weight, as_tensor(images)
+        weight, images = next(self.parameters()), as_tensor(images)
         shape, channels = images.shape, self.config.in_channels
         if len(shape) == self.config.dimension + 2 and shape[1] != channels == shape[-1]:
             turned = (0, len(shape) - 1, *range(1, len(shape) - 1))
@@ -237,7 +246,8 @@ class Network(nn.Module):
                 f"images are {images.dtype}, but a network takes standardised ones: "
                 f"network(network.preprocess(images))"
             )
-        check_features(images, config.in_channels, config.dimension, self.weight)
+        weight = next(self.parameters())
+        check_features(images, config.in_channels, config.dimension, weight)
         if min(images.shape[2:]) < config.smallest_size:
             raise ValueError(
                 f"images of size {tuple(images.shape[2:])} are too small: {config.num_blocks} "
@@ -340,6 +350,7 @@ def _make_layer(config: NetworkConfig, index: int) -> AbstractLayer:
             boundary=config.boundary,
             activation=config.activation,
             normalization=config.normalization,
+            any_size=config.is_field,
         )
     # Layers of others are made as `register_layer` says, without what was not asked for.
     asked: dict[str, Any] = {} if hidden is None else {"hidden_channels": hidden}

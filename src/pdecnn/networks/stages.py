@@ -154,8 +154,8 @@ class Closing(nn.Module):
         )
         self.bias = nn.Parameter(torch.zeros(num_classes))
         stencil = self.convolution.stencil
-        with torch.no_grad():  # numbers of the size of the features
-            stencil.normal_(0, stencil[0].numel() ** -0.5)
+        with torch.no_grad():  # small numbers, whatever the features: nothing is known yet
+            stencil.normal_(0, 0.1 * stencil[0].numel() ** -0.5)
 
     def forward(self, features: Tensor) -> Tensor:
         """The field of features (batch, channels, *spatial), in the dtype of the weights."""

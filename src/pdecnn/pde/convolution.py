@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from math import log2, prod, sqrt
+from math import cos, inf, log2, pi, prod, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -84,8 +84,12 @@ class Convolution(nn.Module):
         return self._convolve_transposed(features, stencil)
 
     @torch.no_grad()
-    def norm_bound(self, size: Sequence[int]) -> float:
+    def norm_bound(self, size: Sequence[int], *, any_size: bool = False) -> float:
         """An upper bound of |K|, the largest singular value of K on images of `size`.
+
+        With `any_size` of images however large: between N frequencies an axis the symbol, a
+        trigonometric polynomial of the stencil's radius r, exceeds what it is there by at most
+        1/cos(pi r/N) (Ehlich & Zeller 1964).
 
         K is a compression of the circular convolution on any grid of at least
         size + stencil radius points, whose norm is the largest singular value of its
@@ -117,6 +121,11 @@ class Convolution(nn.Module):
         points = prod(grid)
         error = 100 * UNIT * log2(2 * points) * sqrt(points) * float(stencil.norm())
         growth = 2 ** (self.dimension / 2) if self.boundary == "reflect" else 1.0
+        if any_size:
+            growth *= prod(
+                1 / cos(pi * radius / n) if n > 2 * radius else inf
+                for n, radius in zip(grid, self.padding, strict=True)
+            )
         return growth * (sqrt(largest) + error) * (1 + 8 * UNIT)
 
     @torch.no_grad()

@@ -267,7 +267,7 @@ class Verlet(AbstractReversibleIntegrator):
         self.layer_channels(features.shape[1])
         # Own, dense memory for each half: recomputation must meet the layout the forward pass
         # had, or another kernel with other rounding might run.
-        layout = layout_of(features)
+        layout = torch.contiguous_format if features.is_contiguous() else layout_of(features)
         first, second = features.chunk(2, dim=1)
         return first.contiguous(memory_format=layout), second.contiguous(memory_format=layout)
 

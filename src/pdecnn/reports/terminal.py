@@ -25,6 +25,7 @@ from pdecnn.learning.metrics import EpochReport
 from pdecnn.learning.progress import Progress as TrainingProgress
 from pdecnn.learning.trainer import Trainer
 from pdecnn.reports.charts import ATTACKS
+from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.recipes import list_recipes, recipe
 from pdecnn.runs.runs import Run
 from pdecnn.runs.training import Listener
@@ -89,7 +90,7 @@ class ConsoleListener(Listener):
                 TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(bar_width=min(max(room, 1), _LARGEST_BAR)),
                 TextColumn(
-                    "loss {task.fields[loss]}  accuracy {task.fields[accuracy]} "
+                    f"loss {{task.fields[loss]}}  {trainer.task.score} {{task.fields[accuracy]}} "
                     "(val. {task.fields[validation]})  {task.fields[speed]} images/s"
                 ),
                 TimeRemainingColumn(),
@@ -122,28 +123,29 @@ class ConsoleListener(Listener):
             completed=progress.step,
             epoch=progress.epoch + 1,
             loss=f"{sums[1] / count:.3f}",
-            accuracy=f"{sums[4] / count:.1%}",
+            accuracy=self.trainer.task.format(sums[4] / count),
             speed=f"{images / (now - self.begin_time):,.0f}",
         )
 
     def epoch(self, report: EpochReport, timing: dict[str, Any]) -> None:
         """Show the validation accuracy, or print the epoch's line."""
         skipped = report.nonfinite_steps
+        assert self.trainer is not None
+        task = self.trainer.task
         if self.bar is not None:
             if report.validation_accuracy is not None:
-                shown = f"{report.validation_accuracy:.1%}"
+                shown = task.format(report.validation_accuracy)
                 self.bar.update(self.bar.task_ids[0], validation=shown)
             if skipped > self.num_skipped:
                 self.note(f"epoch {report.epoch}: {skipped} steps skipped so far")
             self.num_skipped = skipped
             return
-        assert self.trainer is not None
         accuracy = report.validation_accuracy
         remaining = (self.trainer.config.epochs - report.epoch) * timing["seconds"]
         self.console.print(
-            f"epoch {report.epoch:3d}  loss {report.data_loss:.4f}  accuracy "
-            f"{report.accuracy:.1%}  "
-            + ("" if accuracy is None else f"validation {accuracy:.1%}  ")
+            f"epoch {report.epoch:3d}  loss {report.data_loss:.4f}  {task.score} "
+            f"{task.format(report.accuracy)}  "
+            + ("" if accuracy is None else f"validation {task.format(accuracy)}  ")
             + f"{timing['images_per_second']:,.0f} images/s  {remaining:,.0f} s left"
             + (f"  {skipped} steps skipped" if skipped else "")
         )
@@ -163,16 +165,17 @@ class ConsoleListener(Listener):
         summary = run.summary
         if summary is None:
             return
-        test = summary["test"]
+        test, task = summary["test"], make_run_task(run.config)
         loss = "not finite" if test["loss"] is None else f"{test['loss']:.3f}"
-        best = summary["best_validation_accuracy"]
+        best = summary[f"best_validation_{task.score}"]
         self.console.print(
-            f"test accuracy {test['accuracy']:.2%} (loss {loss}, "
+            f"test {task.score} {task.format(test[task.score], 2)} (loss {loss}, "
             f"{test['num_images']:,} images) with the weights of epoch {summary['best_epoch']}, "
             + (
                 "the last: no validation, no selection"
                 if best is None
-                else f"the best of {summary['epochs']} by validation accuracy ({best:.2%})"
+                else f"the best of {summary['epochs']} by validation {task.score} "
+                f"({task.format(best, 2)})"
             )
         )
         if figures:

@@ -12,8 +12,10 @@ from typing import Any, get_args, get_origin
 from pdecnn.checks import is_count, is_finite_number
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.images import MAX_PIXELS
+from pdecnn.data.patches import Patches
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.errors import ConfigError, quoted, unknown_name
+from pdecnn.learning.tasks import TaskConfig
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
@@ -26,8 +28,9 @@ from pdecnn.settings import Settings, documented, setting
 FORMAT_VERSION = 3
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
 files of before it had one have none, which counts as 0."""
-GROUPS = ("network", "data", "training")
+GROUPS = ("task", "network", "data", "training")
 VALIDATION_FRACTION = 0.2
+CLASSIFYING = TaskConfig()
 
 
 @documented
@@ -66,6 +69,16 @@ class DataConfig(Settings):
     standardize: str = setting(
         "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
     )
+    patch: int | None = setting(
+        None, "The side of the random crops of pictures that are trained on.", "[1, inf)"
+    )
+    repeats: int = setting(1, "How many crops an epoch takes of each picture.", "[1, inf)")
+    noise: float | tuple[float, ...] | None = setting(
+        None,
+        "The standard deviation of the noise on pictures, in units of 255; or a range, of which "
+        "each example has another.",
+        "[0, inf)",
+    )
     pooling: int = setting(
         1, "Standardised images are averaged over cells of this many pixels an axis.", "[1, inf)"
     )
@@ -78,9 +91,55 @@ class DataConfig(Settings):
             )
         if self.name == "images" and self.size is None:
             raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
+        self._check_pictures()
         if self.channels == 2:
             raise ConfigError("data.channels must be 1 (grey) or 3, found 2")
         self._check_use()
+
+    def _check_pictures(self) -> None:
+        """What pictures need, and nothing else has."""
+        if isinstance(self.noise, tuple) and len(self.noise) == 1:
+            object.__setattr__(self, "noise", self.noise[0])
+        if isinstance(self.noise, tuple) and (
+            len(self.noise) != 2 or self.noise[0] > self.noise[1]
+        ):
+            raise ConfigError(
+                f"data.noise must be one number or a range of two, such as [5, 55], found "
+                f"{list(self.noise)}"
+            )
+        if self.name != "pictures":
+            for name in ("patch", "noise"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(
+                        f"data.{name} is for data.name=pictures; leave it out for {self.name!r}, "
+                        f"found {getattr(self, name)}"
+                    )
+        elif self.patch is None or self.noise is None:
+            raise ConfigError(
+                "pictures are cropped and have noise added: set data.patch and data.noise, e.g. "
+                "data.patch=64 and data.noise=25"
+            )
+        elif self.standardize != "none" or self.size is not None or self.stream:
+            raise ConfigError(
+                "pictures are read as they are, in [0, 1] and in memory: set "
+                "data.standardize=none and leave out data.size and data.stream"
+            )
+
+    def patches(self) -> Patches | None:
+        """The examples that pictures become; None for data with classes."""
+        if self.patch is None or self.noise_range is None:
+            return None
+        return Patches(
+            size=self.patch, repeats=self.repeats, flip=self.flip, noise=self.noise_range
+        )
+
+    @property
+    def noise_range(self) -> tuple[float, float] | None:
+        """The least and the most noise; None: there is none."""
+        if self.noise is None:
+            return None
+        low, high = self.noise if isinstance(self.noise, tuple) else (self.noise, self.noise)
+        return low, high
 
     def _check_use(self) -> None:
         """Refuse what would be ignored."""
@@ -89,7 +148,7 @@ class DataConfig(Settings):
                 f"data set {self.name!r} is built in and reads no folder; leave out --data or "
                 f"data.folder, found {self.folder}"
             )
-        if self.channels != 3 and self.name != "images":
+        if self.channels != 3 and self.name not in ("images", "pictures"):
             raise ConfigError(
                 f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
                 f"found {self.channels}"
@@ -113,6 +172,7 @@ class RunConfig:
     network: NetworkConfig
     data: DataConfig
     training: TrainingConfig
+    task: TaskConfig = CLASSIFYING
     seed: int = 0
     """Drives the split, the initial weights, the order and the augmentation."""
     initial: str | None = None
@@ -124,6 +184,7 @@ class RunConfig:
             raise ConfigError(f"recipe must be a plain name, found {quoted(self.recipe, 60)}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigError(f"seed must be a whole number of at least 0, found {self.seed!r}")
+        self.task.check_network(self.network)
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON values."""
@@ -132,6 +193,7 @@ class RunConfig:
             "recipe": self.recipe,
             "seed": self.seed,
             "initial": self.initial,
+            "task": self.task.to_dict(),
             "network": self.network.to_dict(),
             "data": self.data.to_dict(),
             "training": self.training.to_dict(),
@@ -155,6 +217,7 @@ class RunConfig:
         return replace(
             self,
             seed=seed,
+            task=replace(self.task, **groups["task"]),
             network=replace(self.network, **groups["network"]),
             data=replace(self.data, **groups["data"]),
             training=replace(self.training, **groups["training"]),
@@ -179,7 +242,14 @@ _BEFORE: dict[int, dict[str, Any]] = {
         "training.margin_offset": 0.0,
         "training.temperature": 1.0,
     },
-    3: {"network.boundary": "zero"},
+    3: {
+        "task.name": "classification",
+        "task.loss": None,
+        "network.boundary": "zero",
+        "data.patch": None,
+        "data.repeats": 1,
+        "data.noise": None,
+    },
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.
 REMOVED: dict[str, tuple[Any, str]] = {
@@ -188,6 +258,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 }
 _RECIPE_NAME = re.compile(r"\w[\w .+-]{0,99}")
 _CLASSES: dict[str, Any] = {
+    "task": TaskConfig,
     "network": NetworkConfig,
     "data": DataConfig,
     "training": TrainingConfig,
@@ -200,6 +271,8 @@ def run_config_from_dict(values: object) -> RunConfig:
     A setting that is not there means what it meant in the version that wrote the file.
     """
     expected = {"recipe", "seed", "initial", *GROUPS}
+    if isinstance(values, dict):
+        values = {"task": {}} | values
     if not isinstance(values, dict) or values.keys() - {"format_version"} != expected:
         raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")
     version = values.get("format_version", 0)

@@ -86,3 +86,16 @@ def test_an_image_smaller_than_the_rim_is_refused():
 def test_unknown_boundaries_are_refused():
     with pytest.raises(ConfigError, match="boundary"):
         Convolution(1, 1, boundary="mirror")
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+@pytest.mark.parametrize("stencil_size", [3, 5])
+def test_a_bound_for_any_size_holds_for_images_larger_than_that(boundary, stencil_size):
+    for seed in range(5):
+        convolution = Convolution(1, 1, stencil_size=stencil_size, dimension=1, boundary=boundary)
+        randomize_(convolution.double(), seed)
+        bound = convolution.norm_bound((8,), any_size=True)
+        assert convolution.norm_bound((8,)) < bound < 2 * convolution.norm_bound((8,))
+        for size in (3, 64, 131):
+            matrix = dense_convolution(convolution, (size,))
+            assert float(torch.linalg.matrix_norm(matrix, ord=2)) <= bound
