@@ -377,6 +377,7 @@ def test_recipes_and_models_are_listed(run_command):
         "digits: built in",
         "arrays: your own",
         "images: your own",
+        "pictures: your own",
         "cifar10: to download",
         "cifar100: to download",
         "stl10: to download",

@@ -197,7 +197,9 @@ class ConsoleListener(Listener):
             names = ", ".join(path.name for path in figures if path.suffix == ".png")
             self.console.print(f"figures in {figures[0].parent}: {names}")
         folder = shlex.quote(str(run.folder))
-        self.console.print(f"next: pdecnn report {folder}, pdecnn explore {folder}")
+        classes = f"pdecnn report {folder}, pdecnn explore {folder}"
+        images = f"pdecnn predict {folder} IMAGE --output DIR"
+        self.console.print(f"next: {classes if task.has_classes else images}")
 
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"

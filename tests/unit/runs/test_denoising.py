@@ -151,6 +151,8 @@ def test_the_command_line_from_folder_to_images(trained, folder, tmp_path, capsy
 def test_what_needs_classes_refuses_a_denoiser_in_one_line(trained, folder):
     with pytest.raises(ConfigError, match="this needs a class for each image"):
         pdecnn.attack(trained.folder)
+    with pytest.raises(ConfigError, match="pages show classes"):
+        pdecnn.report([trained.folder], trained.folder / "page.html")
     with pytest.raises(ConfigError, match="say where to with --output"):
         pdecnn.predict(trained.folder, [folder / "test" / "0.png"])
 
