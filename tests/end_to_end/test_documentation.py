@@ -78,6 +78,8 @@ def short_recipe(name, original=pdecnn.recipe):
     if config.network.opening == "pad":  # which has channels for all pixels of a cell
         changes |= {"network.channels": [12, 12], "network.hidden_channels": 4}
         changes["network.num_steps"] = 2
+    if config.data.name == "pictures":
+        changes |= {"data.repeats": 2, "network.hidden_channels": 4, "network.num_steps": 1}
     if config.data.name == "digits":
         changes["data.fraction"] = 0.1
     if config.training.level_epochs is not None:
@@ -109,6 +111,9 @@ def prepare(folder):
     (folder / "unsorted").mkdir()
     for place in (folder / "pets" / "cat" / "tom.jpg", folder / "unsorted" / "some.jpg"):
         Image.fromarray(np.full((40, 30, 3), 90, np.uint8)).save(place)
+    for place in (*(folder / "photos" / f"{k}.png" for k in range(16)), folder / "noisy" / "a.png"):
+        place.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.arange(3600, dtype=np.uint8).reshape(60, 60)).save(place)
     (folder / "examples").mkdir()
     for path in (ROOT / "examples").glob("*.py"):
         shutil.copy(path, folder / "examples")

@@ -13,8 +13,14 @@ COMMANDS = {
         --from RUN|FOLDER|FILE|MODEL --foreign --freeze PARTS... --deterministic --resume
         --device VALUE --quiet --json --debug
     """,
-    "evaluate": "RUN|MODEL --data DIR --split VALUE --weights VALUE --device VALUE --json --debug",
-    "predict": "RUN|MODEL IMAGE... --top VALUE --weights VALUE --device VALUE --json --debug",
+    "evaluate": """
+        RUN|MODEL --data DIR --split VALUE --noise VALUE --weights VALUE --device VALUE --json
+        --debug
+    """,
+    "predict": """
+        RUN|MODEL IMAGE... --top VALUE --output DIR --force --weights VALUE --device VALUE --json
+        --debug
+    """,
     "coarsen": """
         RUN --space FACTOR --time FACTOR --method VALUE --interpolation VALUE --evaluate --data DIR
         --set KEY=VALUE... --output RUN --weights VALUE --device VALUE --json --debug
@@ -57,6 +63,7 @@ COMMANDS = {
     "data list": "--json --debug",
     "data download": "NAME --output DIR --url VALUE --quiet --debug",
     "data verify": "NAME --data DIR --debug",
+    "data pack": "DIR --output FILE --set KEY=VALUE... --force --debug",
     "bench": "--only PARTS... --output DIR --quick --device VALUE --json --debug",
 }
 DEFAULTS = {

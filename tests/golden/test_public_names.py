@@ -59,14 +59,18 @@ TUNED_MODELS = [
     for dynamics in ("hamiltonian", "parabolic", "second_order")
     for data_set in ("cifar10", "cifar100", "images", "stl10")
 ]
+DENOISERS = [
+    f"{dynamics}_denoising"
+    for dynamics in ("hamiltonian", "parabolic", "parabolic_stable", "second_order")
+]
 SETTINGS = """
     channels in_channels num_classes layer integrator num_steps step_size hidden_channels
     activation normalization epsilon backprop grid_bits dimension share_weights opening patch_size
-    connector pooling classifier certified_size mesh_size
+    connector pooling classifier boundary certified_size mesh_size
 """
 NETWORK_METHODS = """
-    forward forward_features forward_head forward_intermediates from_pretrained num_classes
-    num_weights preprocess reset_classifier save_pretrained
+    close forward forward_features forward_head forward_intermediates from_pretrained num_classes
+    num_weights open padded_size preprocess propagate reset_classifier reverse save_pretrained
 """
 
 
@@ -92,7 +96,7 @@ def test_every_public_class_and_function_is_documented(module_name):
 
 def test_models_are_frozen():
     # Other tests may register models of their own.
-    assert {*MODELS, *STABLE_MODELS, *TUNED_MODELS} <= set(pdecnn.list_models())
+    assert {*MODELS, *STABLE_MODELS, *TUNED_MODELS, *DENOISERS} <= set(pdecnn.list_models())
     assert len(MODELS) == 28
 
 

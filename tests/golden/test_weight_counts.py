@@ -24,7 +24,11 @@ WEIGHTS = {
 
 
 # And those like them for data of one's own.
-PAPERS = [n for n in pdecnn.list_models() if "stable" not in n and not n.endswith("_tuned")]
+PAPERS = [
+    n
+    for n in pdecnn.list_models()
+    if "stable" not in n and not n.endswith(("_tuned", "_denoising"))
+]
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -35,7 +39,7 @@ def test_weight_counts_are_those_of_the_paper(name):
 
 
 def test_every_model_of_the_paper_is_counted():
-    others = ("digits", "images", "signals", "volumes", "tuned")
+    others = ("digits", "images", "signals", "volumes", "tuned", "denoising")
     assert sorted(WEIGHTS) == [
         n for n in pdecnn.list_models() if not n.endswith(others) and "stable" not in n
     ]

@@ -37,7 +37,7 @@ def is_reversible(name):
 
 
 # Those with stable steps are tried in tests/unit/networks/test_bounded.py.
-MODELS = [name for name in pdecnn.list_models() if "stable" not in name]
+MODELS = [name for name in pdecnn.list_models() if "stable" not in name and "denoising" not in name]
 SYMMETRIC = [name for name in MODELS if has_symmetric_layers(name)]
 REVERSIBLE = [name for name in MODELS if is_reversible(name)]
 PARABOLIC = [name for name in SYMMETRIC if name not in REVERSIBLE]

@@ -29,6 +29,7 @@ from pdecnn.errors import (
 from pdecnn.learning.step import TrainingStep
 from pdecnn.reports.terminal import ConsoleListener
 from pdecnn.runs import training
+from pdecnn.runs.config import GROUPS
 from pdecnn.runs.environment import Interrupted
 from tests.runs import call, fingerprint, modification_times, small_config, small_options
 from tests.umask import mode, user_mask
@@ -376,6 +377,7 @@ def test_recipes_and_models_are_listed(run_command):
         "digits: built in",
         "arrays: your own",
         "images: your own",
+        "pictures: your own",
         "cifar10: to download",
         "cifar100: to download",
         "stl10: to download",
@@ -408,7 +410,7 @@ def test_every_setting_is_described(run_command):
     config = pdecnn.recipe("parabolic_digits").to_dict()
     assert found.keys() == {
         "seed",
-        *(f"{group}.{name}" for group in ("network", "data", "training") for name in config[group]),
+        *(f"{group}.{name}" for group in GROUPS for name in config[group]),
     }
     for key, row in found.items():
         assert row["type"], key

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from pdecnn.cli.data import download_data, list_data, verify_data
+from pdecnn.cli.data import download_data, list_data, pack_data, verify_data
 from pdecnn.cli.inspection import attack, certify, diagnose, explore, report
 from pdecnn.cli.levels import coarsen, refine
 from pdecnn.cli.options import process_rank
@@ -119,7 +119,7 @@ def _root(
 
 
 data_app = typer.Typer(
-    help="List, fetch and check the data sets of the paper.",
+    help="List, fetch and check the paper's data sets; pack your own.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -129,6 +129,7 @@ app.add_typer(data_app, name="data")
 data_app.command("list")(list_data)
 data_app.command("download")(download_data)
 data_app.command("verify")(verify_data)
+data_app.command("pack")(pack_data)
 
 
 def main() -> None:

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from pdecnn.cli.options import DebugOption, JsonOption, QuietOption, print_json
+from pdecnn.cli.options import (
+    DebugOption,
+    JsonOption,
+    QuietOption,
+    SetOption,
+    parse_assignments,
+    print_json,
+)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="stl10, cifar10 or cifar100.")]
 
@@ -44,6 +51,28 @@ def download_data(
     with nullcontext() if quiet else download_bar(name) as progress:
         path = download(name, output, url=url, progress=progress)
     print(path)
+
+
+def pack_data(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Images, perhaps in train, validation and test.")
+    ],
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file, FILE.npz.")],
+    settings: SetOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    debug: DebugOption = False,
+) -> None:
+    """Put a folder of pictures into one file, which `--data` takes in its place."""
+    del debug
+    from pdecnn.data.pictures import pack_pictures
+    from pdecnn.errors import DataError
+    from pdecnn.runs.recipes import recipe
+
+    data = recipe("parabolic_denoising").with_settings(parse_assignments(settings)).data
+    if output.exists() and not force:
+        raise DataError(f"{output}: is there already; pass --force, or another --output")
+    numbers = pack_pictures(folder, output, channels=data.channels)
+    print(f"{output}: " + ", ".join(f"{number} {part}" for part, number in numbers.items()))
 
 
 def verify_data(

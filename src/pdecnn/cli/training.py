@@ -110,6 +110,10 @@ def evaluate(
     run: NetworkArgument,
     data: DataOption = None,
     split: Annotated[str, typer.Option("--split", help="test, validation or train.")] = "test",
+    noise: Annotated[
+        float | None,
+        typer.Option("--noise", help="Of a denoiser: the noise to measure with, of 255."),
+    ] = None,
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
@@ -119,7 +123,7 @@ def evaluate(
     del debug
     from pdecnn import runs
 
-    result = runs.evaluate(run, data=data, split=split, weights=weights, device=device)
+    result = runs.evaluate(run, data=data, split=split, weights=weights, device=device, noise=noise)
     if process_rank() == 0:
         if result["loss"] is None:
             warn("the loss is not finite: scores of some images are NaN or infinite")
@@ -133,15 +137,27 @@ def predict(
         typer.Argument(metavar="IMAGE", help="Image files, files of arrays, or folders of either."),
     ],
     top: Annotated[int, typer.Option("--top", help="How many classes an image.")] = 3,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="DIR", help="Where images go, if the answers are images."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite images in DIR.")] = False,
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Name the most probable classes of images; CSV or JSON."""
+    """Name the most probable classes of images, or write images."""
     del debug
     from pdecnn import runs
 
+    if output is not None:
+        rows = runs.predict_images(run, images, output, force=force, weights=weights, device=device)
+        if as_json:
+            print_json({"images": rows})
+        else:
+            print("\n".join(row["output"] for row in rows))
+        return
     results = runs.predict(run, images, top=top, weights=weights, device=device)
     if as_json:
         print_json({"images": results})

@@ -24,6 +24,7 @@ from pdecnn.data.tiff import (
     upright,
 )
 from pdecnn.errors import DataError
+from pdecnn.files import write_atomically
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
@@ -60,6 +61,17 @@ def read_image(path: Path | str, channels: int, size: Size | None = None) -> Ten
     cover that, by averages if it shrinks and linearly if it grows, and its middle is kept.
     """
     return _read(str(path), lambda: Path(path).open("rb"), channels, size)
+
+
+def write_image(path: Path, image: Tensor) -> None:
+    """Write an image (channels, height, width), clipped to [0, 1], as PNG."""
+    from PIL import Image
+
+    pixels = (image.detach().float().cpu().clamp(0, 1) * 255).round().to(torch.uint8)
+    array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()
+    content = BytesIO()
+    Image.fromarray(array).save(content, "PNG")
+    write_atomically(path, content.getvalue())
 
 
 def read_image_bytes(content: bytes, name: str, channels: int, size: Size | None = None) -> Tensor:

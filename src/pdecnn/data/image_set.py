@@ -119,6 +119,11 @@ class ImageSet:
     """What label k is called, for every k."""
     groups: Tensor | None = None
     """int64, shape (n,), on the CPU: what has one number is never split; None: no groups."""
+    sizes: Tensor | None = None
+    """Of pictures that differ in size, int64 (n, axes): each stands at the beginning of every axis
+    and is padded to the largest; None: all have one size."""
+    names: tuple[str, ...] | None = None
+    """What pictures are called, in order."""
 
     def __post_init__(self) -> None:
         if self.images.dtype not in DTYPES:
@@ -172,6 +177,22 @@ class ImageSet:
         return tuple(self.images.shape[2:])
 
     @property
+    def dimension(self) -> int:
+        """How many spatial axes there are."""
+        return len(self.size)
+
+    def name_of(self, place: int) -> str:
+        """What an image is called; its place, where it has no name."""
+        return str(place) if self.names is None else self.names[place]
+
+    def picture(self, place: int) -> Tensor:
+        """One image of its own size, (channels, *spatial)."""
+        image = self.images[place : place + 1][0]
+        for axis, n in enumerate(() if self.sizes is None else self.sizes[place].tolist(), start=1):
+            image = image.narrow(axis, 0, n)
+        return image
+
+    @property
     def dtype(self) -> torch.dtype:
         """uint8 for pixels 0 to 255, float32 for other numbers."""
         return self.images.dtype
@@ -189,6 +210,8 @@ class ImageSet:
             labels=self.labels[where],
             class_names=self.class_names,
             groups=None if self.groups is None else self.groups[indices.cpu()],
+            sizes=None if self.sizes is None else self.sizes[where],
+            names=None if self.names is None else tuple(self.names[k] for k in where.tolist()),
         )
 
     def to(self, device: torch.device | str) -> "ImageSet":
@@ -199,6 +222,8 @@ class ImageSet:
             labels=self.labels.to(device),
             class_names=self.class_names,
             groups=self.groups,
+            sizes=None if self.sizes is None else self.sizes.to(device),
+            names=self.names,
         )
 
 
@@ -219,6 +244,8 @@ class DataSet:
         for kind, other in (("test", self.test), ("validation", self.validation)):
             # Bytes are divided by 255, other numbers are not: mixed parts would not compare.
             for what in ("channels", "size", "class_names", "dtype"):
+                if what == "size" and self.train.sizes is not None:
+                    continue
                 if other is not None and getattr(self.train, what) != getattr(other, what):
                     raise DataError(
                         f"{self.name}: training and {kind} images must have the same {what}, "

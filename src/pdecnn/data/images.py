@@ -40,7 +40,7 @@ def image_classes(folder: Path | str) -> tuple[str, ...]:
 
 def image_channels(folder: Path | str) -> int:
     """3 if any training image is in colour; n of a TIFF file of n bands; 1 if all are grey."""
-    files = _Scan(Path(folder)).list_part(_find_parts(Path(folder))["train"])
+    files = Scan(Path(folder), image_classes(folder)).list_part(_find_parts(Path(folder))["train"])
     return _first_channels(form for form in (_form(path) for path, _ in files) if form is not None)
 
 
@@ -59,7 +59,7 @@ def _form(path: Path) -> Form | None:
 def image_names(folder: Path | str) -> Iterator[str]:
     """What groups are told by: the path of each file below the folder, or below its part."""
     for where in _find_parts(Path(folder)).values():
-        for path, _ in _Scan(Path(folder)).list_part(where):
+        for path, _ in Scan(Path(folder), image_classes(folder)).list_part(where):
             yield path.relative_to(where).as_posix()
 
 
@@ -84,7 +84,7 @@ def read_image_folder(
     """
     root = Path(folder)
     class_names, wheres = image_classes(root), _find_parts(root)
-    scan = _Scan(root)
+    scan = Scan(root, class_names)
     parts = {part: scan.list_part(where) for part, where in wheres.items()}
     num_files = sum(len(files) for files in parts.values())
     groups = _find_groups(parts, wheres, group) if group is not None else {}
@@ -146,12 +146,12 @@ def _find_groups(
     return number_groups(found)
 
 
-class _Scan:
+class Scan:
     """Goes through a folder and keeps what is wrong with its entries."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, class_names: tuple[str, ...]) -> None:
         self.root, self.inside = root, root.resolve()
-        self.class_names = image_classes(root)
+        self.class_names = class_names
         self.complaints: dict[Path, str] = {}
 
     def list_part(self, where: Path) -> list[tuple[Path, int]]:
@@ -167,6 +167,24 @@ class _Scan:
                 self.complaints.setdefault(folder, "holds no image")
             files += [(path, label) for path in sorted(found)]
         return files
+
+    def list_files(self, where: Path) -> list[Path]:
+        """The files of a folder at any depth, sorted by path."""
+        return sorted(path for path in self._walk(where) if self._is_usable(path))
+
+    def read_each(self, paths: list[Path], read: Callable[[Path], Tensor]) -> list[Tensor]:
+        """What is read of each file that can be."""
+
+        def decode(path: Path) -> Tensor | str:
+            try:
+                return read(path)
+            except DataError as error:
+                return str(error).removeprefix(f"{path}: ")
+
+        with ThreadPoolExecutor(num_workers()) as pool:
+            found = dict(zip(paths, pool.map(decode, paths), strict=True))
+        self.complaints |= {path: got for path, got in found.items() if isinstance(got, str)}
+        return [got for got in found.values() if isinstance(got, Tensor)]
 
     def _walk(self, folder: Path) -> list[Path]:
         if folder.is_symlink():

@@ -18,6 +18,7 @@ from pdecnn.data.arrays import (
 )
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import image_channels, image_classes, image_names, read_image_folder
+from pdecnn.data.pictures import pictures_form, read_pictures
 from pdecnn.data.published import (
     CIFAR10_VERSIONS,
     CIFAR100_VERSIONS,
@@ -70,7 +71,7 @@ PUBLISHED: dict[str, tuple[PublishedFolder, ...]] = {
     name: versions for name, (versions, _) in _IN_FOLDER.items()
 }
 """What is published of each data set, the version to fetch first."""
-OWN = ("images", "arrays")
+OWN = ("images", "arrays", "pictures")
 """Data of one's own, which says itself how many channels and classes it has."""
 DATASETS: tuple[str, ...] = (*_BUILT_IN, *_IN_FOLDER, *OWN)
 
@@ -104,6 +105,8 @@ def read_dataset(
         return read_arrays(folder, stream=stream)
     if isinstance(folder, Mapping):
         raise DataError(f"data set {name!r} is read from a folder; arrays are data.name=arrays")
+    if name == "pictures":
+        return read_pictures(folder, channels=channels)
     if name == "images":
         assert size is not None, "a DataConfig for images has a size"
         return read_image_folder(folder, channels=channels, size=size, stream=stream, group=group)
@@ -117,6 +120,8 @@ def own_form(name: str, folder: Source | None, *, channels: int | None = None) -
     """
     if folder is None:
         raise DataError(_wanted(name))
+    if name == "pictures" and not isinstance(folder, Mapping):
+        return pictures_form(folder, channels=channels)
     if name == "images" and not isinstance(folder, Mapping):
         num_classes = len(image_classes(folder))
         return ArrayForm(image_channels(folder) if channels is None else channels, num_classes, 2)
@@ -140,6 +145,8 @@ def suggested_groups(name: str, folder: Source) -> str | None:
             f"{found[0][1].lower()} may stand in training and test alike; save it as group beside "
             f"x and y to keep them apart"
         )
+    if name == "pictures":  # no data.group there
+        return None
     assert not isinstance(folder, Mapping)
     matches = [_SOURCE_NAME.search(path) for path in image_names(folder)]
     found = [match for match in matches if match is not None]
@@ -186,6 +193,8 @@ def _wanted(name: str) -> str:
     """What to pass for a data set that needs files."""
     if name == "images":
         return "no images were given; pass --data DIR with a folder for each class in it"
+    if name == "pictures":
+        return "no images were given; pass --data DIR with images in it, of any names and sizes"
     if name == "arrays":
         return f"no arrays were given; pass --data with x and y in them: {KINDS}"
     first = published_versions(name)[0]

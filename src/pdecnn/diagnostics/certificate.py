@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod, sqrt
-from typing import Any
+from typing import Any, cast
 
 import numpy.typing as npt
 import torch
@@ -26,6 +26,7 @@ from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.networks.preprocessing import as_tensor
 from pdecnn.networks.pretrained import nonfinite_weights
+from pdecnn.networks.stages import Classifier
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import UNIT, without_autocast
 from pdecnn.pde.stable import OperatorNorm, following
@@ -123,7 +124,7 @@ def certify(
     check_count("batch_size", batch_size)
     images = as_tensor(images)
     labels = _checked_labels(torch.as_tensor(labels), len(images), network.num_classes)
-    device = network.classifier.weight.device
+    device = network.weight.device
     with torch.no_grad(), without_autocast(device), evaluation_mode(network):
         exact = float64_copy(network)
         batches = torch.split(images, batch_size)
@@ -196,14 +197,15 @@ class _Chain:
             del parts["standardisation"]  # its radii are converted image by image
         self.factors = tuple(Factor(name, part.lipschitz) for name, part in parts.items())
         self.lipschitz = rounded_up_product([factor.value for factor in self.factors])
-        self.rows = network.classifier.rows.detach()
-        self.bias = float(network.classifier.bias.abs().amax())
+        classifier = cast(Classifier, network.classifier)
+        self.rows = classifier.rows.detach()
+        self.bias = float(classifier.bias.abs().amax())
         distances = (self.rows[:, None] - self.rows).norm(dim=2)
         self.distances = distances * (1 + 2 * gamma(self.rows.shape[1] + 8))
 
     def resize(self, images: Tensor) -> Tensor:
         """Images in the unit of the radii, on the network's device."""
-        return self.resizing.apply(images.to(self.network.classifier.weight.device), torch.float64)
+        return self.resizing.apply(images.to(self.network.weight.device), torch.float64)
 
     def score_error(self, lengths: Tensor) -> Tensor:
         """At least how far rounding can take f_y - f_j of images of these lengths.

@@ -132,6 +132,7 @@ def scaled_convolution(layer: AbstractLayer) -> Convolution:
         given.out_channels,
         stencil_size=given.stencil_size,
         dimension=given.dimension,
+        boundary=given.boundary,
         device="meta",
     )
     convolution.padding = given.padding

@@ -11,7 +11,7 @@ def block_inputs(network: Network, images: Tensor) -> list[Tensor]:
     """The features each block starts from, for standardised images, in evaluation mode."""
     inputs = []
     with evaluation_mode(network):
-        features: Tensor = network.opening(images)
+        features = network.open(images)
         for block, connector in zip(network.blocks, network.connectors, strict=True):
             inputs.append(features)
             features = connector(block(features))

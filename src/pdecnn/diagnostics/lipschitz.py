@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf, nextafter, prod, sqrt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -199,7 +199,7 @@ def network_bounds(network: Network, size: Size) -> dict[str, Bound]:
         found[f"block {k}"] = _block(block, size)
         found[f"connector {k}"] = _connector(connector, size)
         size = tuple(n // 2 for n in size) if _pools(connector) else size
-    found["mean over the pixels"] = _mean(network.classifier, prod(size))
+    found["mean over the pixels"] = _mean(cast(Classifier, network.classifier), prod(size))
     return found
 
 

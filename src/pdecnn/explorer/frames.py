@@ -50,7 +50,7 @@ class Trajectory:
 @torch.no_grad()
 def compute_trajectory(network: Network, pixels: Tensor) -> Trajectory:
     """All states of the blocks for one sample (channels, *spatial), and its class probabilities."""
-    features: Tensor = network.opening(network.preprocess(pixels.unsqueeze(0)))
+    features = network.open(network.preprocess(pixels.unsqueeze(0)))
     inputs, states = [], []
     for block, connector in zip(blocks_of(network), network.connectors, strict=True):
         inputs.append(features)

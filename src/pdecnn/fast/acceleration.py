@@ -67,7 +67,7 @@ def _attribute(module: nn.Module, name: str, value: object) -> Iterator[None]:
 
 
 def _padded(convolution: Convolution, features: Tensor) -> Tensor:
-    if features.is_cuda:
+    if features.is_cuda and convolution.boundary == "zero":
         return _convolve_padded(convolution, features)
     return Convolution.forward(convolution, features)
 

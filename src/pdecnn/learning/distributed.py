@@ -19,7 +19,7 @@ from torch import Tensor
 from pdecnn.data.image_set import StoredImages
 from pdecnn.data.split import evaluation_batches
 from pdecnn.errors import ConfigError, RankError
-from pdecnn.learning.metrics import Evaluation, class_scores
+from pdecnn.learning.metrics import Measured, class_scores
 from pdecnn.networks.network import Network
 
 if TYPE_CHECKING:  # a torch may be built without it
@@ -127,7 +127,7 @@ class Ranks:
         how: dict[str, Any] = {"batch_size": batch_size, "precision": precision}
 
         def score(poll: Callable[[], None]) -> Tensor:
-            weight = network.classifier.weight
+            weight = network.weight
             dtype = torch.promote_types(weight.dtype, torch.float32)
             scores = weight.new_zeros((len(images), network.num_classes), dtype=dtype)
             if own:
@@ -140,14 +140,15 @@ class Ranks:
 
         return score
 
-    def agreed(self, evaluation: Evaluation) -> Evaluation:
+    def agreed(self, evaluation: Measured) -> Measured:
         """The evaluation with the loss of rank 0.
 
         Processors round sums differently, and ties of accuracy are settled by the loss.
         """
         if self.size == 1:
             return evaluation
-        return replace(evaluation, loss=self.first(lambda: evaluation.loss))
+        loss = self.first(lambda: evaluation.loss)
+        return cast(Measured, replace(cast(Any, evaluation), loss=loss))
 
     def _gather(self, text: str) -> list[str]:
         """The texts of all ranks."""

@@ -33,7 +33,7 @@ class TrainingGuard:
     ) -> None:
         self.config, self.largest_of = config, largest_of
         self.drift = DriftGuard(network)
-        self.autocast = partial(autocast, config.precision, network.classifier.weight.device)
+        self.autocast = partial(autocast, config.precision, network.weight.device)
 
     def is_due(self, progress: Progress) -> bool:
         """Whether to look now: at the start of an epoch, every so many of them."""

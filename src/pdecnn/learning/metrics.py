@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, isfinite, nan
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -60,6 +60,15 @@ class Evaluation:
     """confusion[i][j]: images of class i taken for class j."""
     num_images: int
 
+    @property
+    def score(self) -> float:
+        """The accuracy, by which networks are compared."""
+        return self.accuracy
+
+    def summary(self) -> dict[str, Any]:
+        """What a run keeps of it."""
+        return {**self.to_dict(), "confusion": self.confusion}
+
     def to_dict(self) -> dict[str, Any]:
         """The figures as JSON values, without the confusion matrix."""
         return {
@@ -69,6 +78,24 @@ class Evaluation:
             "per_class": self.per_class,
             "num_images": self.num_images,
         }
+
+
+class Measured(Protocol):
+    """What any evaluation has."""
+
+    @property
+    def loss(self) -> float:
+        """The mean loss."""
+
+    @property
+    def score(self) -> float:
+        """The figure of which more is better."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+
+    def summary(self) -> dict[str, Any]:
+        """What a run keeps of them."""
 
 
 def _go_on() -> None:
@@ -142,6 +169,11 @@ def check_fit(network: Network, image_set: ImageSet) -> None:
             f"the network has a class {own!r} where the data has {found!r}; use data with the "
             f"classes it was made for"
         )
+    check_form(network, image_set)
+
+
+def check_form(network: Network, image_set: ImageSet) -> None:
+    """Refuse images of other dimensions or channels than the network's."""
     if len(image_set.size) != network.config.dimension:
         raise DataError(
             f"the network takes {network.config.dimension}D samples but those of the data have "
@@ -188,9 +220,10 @@ class EpochReport(NamedTuple):
     smoothness: float
     decay: float
     accuracy: float
+    """The score of the training's task, whose name files have in its place."""
     validation_loss: float | None
     validation_accuracy: float | None
-    """None, as the loss: there is no validation."""
+    """Likewise; None, as the loss: there is no validation."""
     nonfinite_steps: int
     """Steps skipped so far for a loss or gradient that was not finite."""
     nonfinite_batches: list[int]
@@ -206,7 +239,7 @@ class EpochReport(NamedTuple):
 
 
 def report_epoch(
-    progress: Progress, sums: Tensor, evaluation: Evaluation | None, *, learning_rate: float
+    progress: Progress, sums: Tensor, evaluation: "Measured | None", *, learning_rate: float
 ) -> EpochReport:
     """The figures of the epoch that `progress` has just completed, with the step's `sums`."""
     *totals, number = sums.tolist()
@@ -222,7 +255,7 @@ def report_epoch(
         decay=decay,
         accuracy=accuracy,
         validation_loss=None if evaluation is None else evaluation.loss,
-        validation_accuracy=None if evaluation is None else evaluation.accuracy,
+        validation_accuracy=None if evaluation is None else evaluation.score,
         nonfinite_steps=progress.nonfinite_steps,
         nonfinite_batches=progress.nonfinite_batches,
         reversal_error=progress.reversal_error,

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pdecnn.errors import ConfigError
 from pdecnn.learning.optimizer import Entry, blocks_of, flatten, matrices
+from pdecnn.learning.tasks import CLASSIFICATION, AbstractTask, check_class_weights
 from pdecnn.learning.training_config import ObjectiveConfig
-from pdecnn.networks.preprocessing import constant
 from pdecnn.pde.block import Block
 
 
@@ -46,8 +44,11 @@ class Objective:
     that, to reach it with many images.
     """
 
-    def __init__(self, config: ObjectiveConfig | None = None) -> None:
+    def __init__(
+        self, config: ObjectiveConfig | None = None, task: AbstractTask = CLASSIFICATION
+    ) -> None:
         self.config = ObjectiveConfig() if config is None else config
+        self.task = task
 
     def __call__(self, module: nn.Module, scores: Tensor, labels: Tensor) -> ObjectiveValue:
         """The objective at the weights of a module, with the parts by name."""
@@ -57,9 +58,7 @@ class Objective:
 
     def check_classes(self, num_classes: int) -> None:
         """Refuse class weights for another number of classes."""
-        weights = self.config.class_weights
-        if weights is not None and len(weights) != num_classes:
-            raise ConfigError(f"class_weights has {len(weights)} entries for {num_classes} classes")
+        check_class_weights(self.config, num_classes)
 
     def data_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The mean loss over the examples, in float32 at least."""
@@ -67,28 +66,7 @@ class Objective:
 
     def losses(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The loss of each example, in float32 at least."""
-        config = self.config
-        num_classes = scores.shape[1]
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        weights = None
-        if config.class_weights is not None:
-            self.check_classes(num_classes)
-            weights = constant(config.class_weights, scores.dtype, scores.device)[labels]
-        if config.loss == "cross_entropy":
-            if config.margin_offset:
-                right = functional.one_hot(labels, num_classes).to(scores.dtype)
-                scores = scores - config.margin_offset * right
-            losses = config.temperature * functional.cross_entropy(
-                scores / config.temperature,
-                labels,
-                reduction="none",
-                label_smoothing=config.label_smoothing,
-            )
-        else:
-            targets = functional.one_hot(labels, num_classes).to(scores.dtype)
-            targets = targets * (1 - config.label_smoothing) + config.label_smoothing / num_classes
-            losses = (scores - targets).square().sum(1) / 2
-        return losses if weights is None else weights * losses
+        return self.task.losses(self.config, scores, labels)
 
     def regularization(self, module: "nn.Module | WeightsInTime") -> Regularization:
         """R in its two parts; the constant floor of the smoothed total variation is left out.

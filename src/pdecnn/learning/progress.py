@@ -21,7 +21,8 @@ class Progress:
     step: int = 0
     """Batches done altogether."""
     best_accuracy: float = -1.0
-    """The best validation accuracy so far; -1 before the first validation, or without any."""
+    """The best validation accuracy, or score of another task, so far; -1 before the first
+    validation, or without any."""
     best_loss: float | None = None
     """The validation loss of the best epoch; None: not finite, or there is none yet."""
     best_epoch: int = 0
@@ -58,7 +59,7 @@ def progress_from_dict(values: object) -> Progress:
             raise CheckpointError(f"the progress cannot have {entry.name}={values[entry.name]!r}")
     best, epoch = values["best_accuracy"], values["best_epoch"]
     without = best == -1 and epoch in (0, values["epoch"])
-    if not (0 <= best <= 1 or without) or epoch > values["epoch"]:
+    if not (best >= 0 or without) or epoch > values["epoch"]:
         raise CheckpointError(f"the progress cannot have best_accuracy={best!r} in epoch {epoch}")
     return Progress(**values)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages
+from pdecnn.data.patches import Patches
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.metrics import compute_scores
 from pdecnn.learning.mixing import Mixing, Targets
@@ -80,14 +81,16 @@ class TrainingStep:
         optimizer: ProjectedSGD,
         average: Network | None,
         seed: int,
+        patches: Patches | None = None,
         num_processes: int = 1,
         sum_: Callable[[Tensor], None] | None = None,
     ) -> None:
-        weight = network.classifier.weight
+        weight = network.weight
         device = weight.device
         self.network, self.average, self.optimizer = network, average, optimizer
         self.config, self.augmentation, self.seed = config, augmentation, seed
         self.num_processes, self.sum_ = num_processes, sum_
+        self.train, self.patches = train, patches
         # Where reading a number costs nothing the host decides whether a step is taken.
         self.gated = device.type != "cpu"
         self.labels = train.labels
@@ -118,7 +121,8 @@ class TrainingStep:
         buffers = list(network.buffers())
         kinds = dict.fromkeys(buffer.dtype for buffer in buffers)
         self.statistics = [[b for b in buffers if b.dtype == kind] for kind in kinds]
-        shape = (len(train) // config.batch_size, config.batch_size // num_processes)
+        number = len(train) * (1 if patches is None else patches.repeats)
+        shape = (number // config.batch_size, config.batch_size // num_processes)
         self.batches = torch.zeros(shape, dtype=torch.int64, device=device)
         self.rates = torch.zeros(shape[0], dtype=weight.dtype, device=device)
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
@@ -173,6 +177,12 @@ class TrainingStep:
         parts = []
         whole = self.images.chunk(self.config.accumulation) if self.holds_batch else ()
         for k, part in enumerate(indices.chunk(self.config.accumulation)):
+            if self.patches is not None:
+                inputs, clean = self.patches.examples(
+                    self.train, part, self.network.preprocess, seed=self.seed, epoch=self.epoch
+                )
+                parts.append((fast_layout(inputs), Targets(clean)))
+                continue
             images = whole[k] if self.holds_batch else self.images[part]
             how: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch}
             if self.augmentation.trivial_augment:
@@ -247,7 +257,7 @@ class TrainingStep:
             losses = torch.lerp(others, losses, targets.mixed.shares.to(losses.dtype))
             main = targets.mixed.main
         loss = losses.mean() / num_parts
-        correct = (scores.detach().argmax(1) == main).sum()
+        correct = self.objective.task.measure(scores, main)
         measured = torch.stack([loss.detach().to(self.sums.dtype), correct.to(self.sums.dtype)])
         return loss, measured
 

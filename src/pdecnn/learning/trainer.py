@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages
+from pdecnn.data.patches import Patches
 from pdecnn.data.split import training_batches
 from pdecnn.errors import ConfigError, DivergedError, TooLargeError
 from pdecnn.learning.capture import TrainingGraphs
@@ -21,9 +22,7 @@ from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
 from pdecnn.learning.memory import finer_division, is_out_of_memory
 from pdecnn.learning.metrics import (
     EpochReport,
-    Evaluation,
-    check_fit,
-    evaluate_network,
+    Measured,
     is_better,
     report_epoch,
     training_flops,
@@ -34,6 +33,7 @@ from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.statistics import ReestimatedStatistics, reestimating_copy
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.synchronization import synchronize_batch_norms_
+from pdecnn.learning.tasks import CLASSIFICATION, AbstractTask, Score
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
@@ -79,31 +79,37 @@ class Trainer:
         augmentation: Augmentation,
         seed: int,
         ranks: Ranks = ALONE,
+        task: AbstractTask = CLASSIFICATION,
+        patches: Patches | None = None,
     ) -> None:
         for image_set in (train, validation):
             if image_set is not None:
-                check_fit(network, image_set)
+                task.check_fit(network, image_set)
+        if patches is not None:
+            patches.check_fit(train)
+        self.task, self.patches = task, patches
         if validation is None and config.patience is not None:
             raise ConfigError(
                 f"patience={config.patience} needs validation, and there is none; leave out "
                 f"training.patience, or set data.validation_fraction above 0"
             )
         config.check_first_level(network)
-        device = network.classifier.weight.device
+        device = network.weight.device
         self.config = config
         self.train = train.to(device)
         self.validation = None if validation is None else validation.to(device)
         self.augmentation = augmentation
         self.seed = seed
         self.ranks = ranks
-        self.objective = Objective(config)
+        self.objective = Objective(config, task)
         self.objective.check_classes(network.num_classes)
         self.progress = Progress()
-        self.steps_per_epoch = len(train) // config.batch_size
+        self.num_samples = len(train) * (1 if patches is None else patches.repeats)
+        self.steps_per_epoch = self.num_samples // config.batch_size
         if self.steps_per_epoch == 0:
             raise ConfigError(
-                f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
-                f"lower training.batch_size or raise data.fraction"
+                f"batch_size={config.batch_size} is larger than the {self.num_samples} training "
+                f"images; lower training.batch_size or raise data.fraction"
             )
         _check_share(config, ranks, network.num_classes)
         self._assemble(network, None if config.average_decay is None else deepcopy(network))
@@ -132,6 +138,7 @@ class Trainer:
             optimizer=self.optimizer,
             average=average,
             seed=self.seed,
+            patches=self.patches,
             num_processes=self.ranks.size,
             sum_=self.ranks.sum_ if self.ranks.size > 1 else None,
         )
@@ -193,24 +200,23 @@ class Trainer:
         statistics.estimated_at = self.progress.step
         return statistics.network
 
-    def _validate(self, poll: Callable[[], None]) -> Evaluation | None:
+    def _validate(self, poll: Callable[[], None]) -> Measured | None:
         network = self._step.evaluated
         if self._statistics is not None:
             network = self._reestimated(self._statistics, poll)
         if self.validation is None:
             return None
+        images = self.validation.images
         how: dict[str, Any] = {
             "batch_size": self.config.evaluation_batch_size,
             "precision": self.config.precision,
         }
-        score = self.ranks.scoring(network, self.validation.images, **how)
-        evaluation = evaluate_network(
-            network,
-            self.validation,
-            poll=poll,
-            score=self._graphs.scores() if score is None else score,
-            **how,
-        )
+
+        def quick() -> Score | None:
+            score = self.ranks.scoring(network, images, **how)
+            return self._graphs.scores() if score is None else score
+
+        evaluation = self.task.evaluate(network, self.validation, poll=poll, quick=quick, **how)
         return self.ranks.agreed(evaluation)
 
     def enter_level(self, level: int) -> None:
@@ -253,8 +259,10 @@ class Trainer:
     @property
     def _size(self) -> tuple[int, ...]:
         """The size of the images the network sees on its level."""
-        preprocessing = self.network.preprocessing
-        return tuple(n // preprocessing.pooling for n in preprocessing.size or self.train.size)
+        preprocessing, size = self.network.preprocessing, self.train.size
+        if self.patches is not None:
+            size = (self.patches.size,) * len(size)
+        return tuple(n // preprocessing.pooling for n in preprocessing.size or size)
 
     def _described(self) -> str:
         size, steps = " x ".join(map(str, self._size)), self.network.config.num_steps
@@ -302,7 +310,7 @@ class Trainer:
         """Put the order and the learning rates of the current epoch on the device."""
         progress, step = self.progress, self._step
         batches = training_batches(
-            len(self.train), self.config.batch_size, seed=self.seed, epoch=progress.epoch
+            self.num_samples, self.config.batch_size, seed=self.seed, epoch=progress.epoch
         )
         batches = self._share(batches)
         step.batches.copy_(batches)
@@ -407,7 +415,7 @@ class Trainer:
             f"{reason}"
         )
 
-    def _finish_epoch(self, evaluation: Evaluation | None) -> EpochReport:
+    def _finish_epoch(self, evaluation: Measured | None) -> EpochReport:
         progress = self.progress
         is_last_level = progress.level == self.config.num_levels - 1
         # Accuracies compare on one level only: the first epoch of a new one is its best so far.
@@ -420,8 +428,8 @@ class Trainer:
         best, ties = (progress.best_accuracy, progress.best_loss), self.config.ties
         if evaluation is None:
             progress.best_epoch = progress.epoch
-        elif begins or is_better(evaluation.accuracy, evaluation.loss, *best, ties=ties):
-            progress.best_accuracy, progress.best_epoch = evaluation.accuracy, progress.epoch
+        elif begins or is_better(evaluation.score, evaluation.loss, *best, ties=ties):
+            progress.best_accuracy, progress.best_epoch = evaluation.score, progress.epoch
             progress.best_loss = evaluation.loss if isfinite(evaluation.loss) else None
         patience = self.config.patience
         if progress.epoch >= self.config.epochs:

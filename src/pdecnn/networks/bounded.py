@@ -12,25 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pdecnn.networks.stages import Classifier, pool_by_2
+from pdecnn.pde.resolution import depth_to_space, space_to_depth
 from pdecnn.pde.stable import BoundedConvolution
-
-
-def space_to_depth(features: Tensor, factor: int) -> Tensor:
-    """The pixels of each cell of `factor` an axis as channels of one pixel: a permutation.
-
-    Of a channel the cell's pixels follow each other, in the order of memory; pixels that fill no
-    cell are dropped.
-    """
-    if factor == 1:
-        return features
-    for axis, n in enumerate(features.shape[2:], start=2):
-        features = features.narrow(axis, 0, n - n % factor)
-    batch, channels, *size = features.shape
-    cells = [part for n in size for part in (n // factor, factor)]
-    last = 2 + 2 * len(size)
-    axes = (0, 1, *range(3, last, 2), *range(2, last, 2))
-    split = features.reshape(batch, channels, *cells).permute(axes)
-    return split.reshape(batch, channels * factor ** len(size), *(n // factor for n in size))
 
 
 def haar(features: Tensor) -> Tensor:
@@ -78,6 +61,24 @@ class PaddedOpening(nn.Module):
         """The initial features of the first block."""
         features = space_to_depth(images, self.patch_size)
         return functional.pad(features, (0, 0) * self.dimension + (0, self.missing))
+
+
+class PaddedClosing(nn.Module):
+    """The transpose of `PaddedOpening`: the channels it padded are dropped, cells are pixels again.
+
+    The opening is an isometry, so that this expands no distance and undoes it.
+    """
+
+    deterministic = True
+
+    def __init__(self, in_channels: int, *, dimension: int = 2, patch_size: int = 1) -> None:
+        super().__init__()
+        self.num_classes, self.dimension, self.patch_size = in_channels, dimension, patch_size
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The field of the features."""
+        kept = features.narrow(1, 0, self.num_classes * self.patch_size**self.dimension)
+        return depth_to_space(kept, self.patch_size)
 
 
 class BoundedOpening(nn.Module):

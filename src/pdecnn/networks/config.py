@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import log
 from typing import Any
 
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.activations import Activation, list_activations, resolve_activation
 from pdecnn.pde.block import check_backprop, refuse_batch_norm
+from pdecnn.pde.convolution import BOUNDARIES
 from pdecnn.pde.grid import Grid, choose_bits
 from pdecnn.pde.integrators import AbstractIntegrator, resolve_integrator
 from pdecnn.pde.layers import AbstractLayer, resolve_layer
@@ -16,10 +19,11 @@ from pdecnn.pde.normalization import NORMALIZATIONS
 from pdecnn.settings import Settings, documented, setting
 
 STABLE = "stable"
-OPENINGS = ("convolution", "pad", "bounded")
-CONNECTORS = ("batch_norm", "bounded")
+OPENINGS = ("convolution", "linear", "pad", "bounded")
+CONNECTORS = ("batch_norm", "bounded", "invertible")
 POOLINGS = ("average", "space_to_depth", "haar")
-CLASSIFIERS = ("linear", "unit_rows", "flat_unit_rows")
+CLOSINGS = ("field", "residual", "transpose")
+CLASSIFIERS = ("linear", "unit_rows", "flat_unit_rows", *CLOSINGS)
 
 
 @documented
@@ -29,10 +33,14 @@ class NetworkConfig(Settings):
 
     section = "network"
     channels: tuple[int, ...] = setting(
-        meaning="The width of each block, then the last connector's output.", allowed="[1, inf)"
+        meaning="The width of each block, then the last connector's output. Between invertible "
+        "connectors it says the level: coarser with 2^dimension times the width, and back.",
+        allowed="[1, inf)",
     )
     in_channels: int = setting(3, "Channels of the images.", "[1, inf)")
-    num_classes: int = setting(10, "Outputs of the classifier.", "[1, inf)")
+    num_classes: int = setting(
+        10, "Outputs of the classifier; of a field numbers a pixel.", "[1, inf)"
+    )
     layer: str = setting(
         "symmetric",
         "The spatial operator: 'symmetric' (eq. 7), 'residual' (eq. 1) or one registered.",
@@ -78,7 +86,8 @@ class NetworkConfig(Settings):
     )
     opening: str = setting(
         "convolution",
-        "'convolution' with batch norm and ReLU; 'pad': zeros for the channels that images lack; "
+        "'convolution' with batch norm and ReLU; 'linear': a convolution and nothing else; 'pad': "
+        "zeros for the channels that images lack; "
         "'bounded': a convolution divided by its norm.",
         OPENINGS,
     )
@@ -90,25 +99,36 @@ class NetworkConfig(Settings):
     )
     connector: str = setting(
         "batch_norm",
-        "'batch_norm' and ReLU; 'bounded': a matrix of norm 1 and nothing else, none at the end.",
+        "'batch_norm' and ReLU; 'bounded': a matrix of norm 1 and nothing else, none at the end; "
+        "'invertible': nothing but a change of resolution, through which the whole state goes.",
         CONNECTORS,
     )
     pooling: str = setting(
         "average",
-        "From block to block: 'average' over 2 pixels an axis; in bounded connectors also "
-        "'space_to_depth' (pixels become channels) or 'haar' (their sums and differences).",
+        "From block to block: 'average' over 2 pixels an axis; in bounded and invertible "
+        "connectors 'space_to_depth' (pixels become channels) or 'haar' (their sums and "
+        "differences).",
         POOLINGS,
     )
     classifier: str = setting(
         "linear",
         "'linear' on the mean over the pixels; 'unit_rows', which no perturbation passes enlarged; "
-        "'flat_unit_rows', the same on all pixels, for images of one size.",
+        "'flat_unit_rows', the same on all pixels, for images of one size. A field instead of "
+        "classes: 'field', a convolution; 'residual', the image less one; 'transpose', the "
+        "transpose of the opening.",
         CLASSIFIERS,
+    )
+    boundary: str = setting(
+        "zero",
+        "What lies outside of images: 'zero', 'reflect' (they are mirrored at their edge) or "
+        "'periodic' (they are repeated).",
+        BOUNDARIES,
     )
     certified_size: tuple[int, ...] | None = setting(
         None,
         "The largest image, in pixels along each axis, for which stable steps and bounded "
-        "convolutions are bounded; needed by them.",
+        "convolutions are bounded; needed by them. From field to field they are for any image, "
+        "and this is the size at which norms are computed.",
         "[1, inf)",
     )
     mesh_size: float = setting(
@@ -143,6 +163,38 @@ class NetworkConfig(Settings):
         if self.normalization == "batch":
             refuse_batch_norm(integrator)
         self._check_bounded()
+        self._check_invertible()
+
+    def _check_invertible(self) -> None:
+        """Widths that are levels, and closings where the size of the images comes back."""
+        invertible, cells = self.connector == "invertible", 2**self.dimension
+        levels = [_level(width, self.channels[0], cells) for width in self.channels]
+        is_padded = self.cell > self.smallest_size  # which is known from now on
+        problems = {
+            f"invertible connectors make 2^{self.dimension} channels of one, or one of them: all "
+            f"of channels must be the first times or divided by a power of {cells}, and none less "
+            f"than the first; found {self.channels}": invertible
+            and any(level is None or level < 0 for level in levels),
+            "invertible connectors need network.pooling=space_to_depth, or haar": invertible
+            and self.pooling == "average",
+            f"classifier={self.classifier!r} gives every pixel an answer: it needs "
+            f"network.connector=invertible and the last of channels equal to the first, found "
+            f"{self.channels}": self.is_field
+            and not (invertible and self.channels[-1] == self.channels[0]),
+            f"classifier={self.classifier!r} gives images: num_classes must be in_channels="
+            f"{self.in_channels}, found {self.num_classes}": self.classifier in CLOSINGS[1:]
+            and self.num_classes != self.in_channels,
+            "classifier='transpose' is that of opening='pad'": self.classifier == "transpose"
+            and self.opening != "pad",
+            f"classifier={self.classifier!r} needs patch_size=1": self.classifier in CLOSINGS[:2]
+            and self.patch_size > 1,
+            "stable steps need network.boundary=zero, or reflect on one level": self.step_size
+            == STABLE
+            and (self.boundary == "periodic" or (self.boundary == "reflect" and is_padded)),
+        }
+        for problem, is_there in problems.items():
+            if is_there:
+                raise ConfigError(problem)
 
     def _check_bounded(self) -> None:
         """Stable steps and bounded parts where they make sense, with what they need."""
@@ -165,12 +217,13 @@ class NetworkConfig(Settings):
             "network.normalization=bias, or none": stable
             and self.normalization not in ("none", "bias"),
             "patch_size belongs to the openings 'pad' and 'bounded'": self.patch_size > 1
-            and self.opening == "convolution",
+            and self.opening in ("convolution", "linear"),
             f"{self.in_channels} channels of cells of {self.patch_size} pixels an axis do not fit "
             f"into {self.channels[0]}, which opening='pad' only pads": self.opening == "pad"
             and self.in_channels * self.patch_size**self.dimension > self.channels[0],
-            f"pooling={self.pooling!r} belongs to connector='bounded'": self.pooling != "average"
-            and not bounded,
+            f"pooling={self.pooling!r} belongs to connector='bounded' or 'invertible'": self.pooling
+            != "average"
+            and self.connector == "batch_norm",
             "the last of bounded connectors does nothing: the last two of channels must be equal, "
             f"found {self.channels}": bounded and self.channels[-1] != self.channels[-2],
             "stable steps, opening='bounded' and classifier='flat_unit_rows' need "
@@ -214,13 +267,38 @@ class NetworkConfig(Settings):
     def block_sizes(self) -> tuple[tuple[int, ...], ...]:
         """The sizes of the features of each block for images of `certified_size`."""
         assert self.certified_size is not None
-        first = tuple(n // self.patch_size for n in self.certified_size)
-        return tuple(tuple(n >> k for n in first) for k in range(self.num_blocks))
+        cell = self.cell if self.connector == "invertible" else 1  # to which images are padded
+        padded = (n + -n % cell for n in self.certified_size)
+        first = tuple(n // self.patch_size for n in padded)
+        return tuple(tuple(n >> level for n in first) for level in self.block_levels)
 
     @property
+    def block_levels(self) -> tuple[int, ...]:
+        """How many times each block has half as many pixels an axis as the first."""
+        return self.levels[:-1]
+
+    @cached_property
+    def levels(self) -> tuple[int, ...]:
+        """The same, and after the last connector, which pools only if it is invertible."""
+        if self.connector != "invertible":
+            return (*range(self.num_blocks), self.num_blocks - 1)
+        cells = 2**self.dimension
+        return tuple(_level(width, self.channels[0], cells) or 0 for width in self.channels)
+
+    @cached_property
+    def cell(self) -> int:
+        """The pixels an axis that are one on the coarsest level."""
+        return int(self.patch_size * 2 ** max(self.levels))
+
+    @cached_property
+    def is_field(self) -> bool:
+        """Whether every pixel of an image has an answer."""
+        return self.classifier in CLOSINGS
+
+    @cached_property
     def smallest_size(self) -> int:
-        """The smallest image side that survives the pooling."""
-        return int(self.patch_size * 2 ** (self.num_blocks - 1))
+        """The smallest image side that survives the pooling; invertible levels are padded."""
+        return 1 if self.connector == "invertible" else self.cell
 
     @property
     def resolved_integrator(self) -> AbstractIntegrator:
@@ -253,6 +331,12 @@ class NetworkConfig(Settings):
     def from_dict(cls, values: object) -> "NetworkConfig":
         """The config of JSON values; unknown and missing keys are errors."""
         return super().from_dict(with_old_grid(values) if isinstance(values, dict) else values)
+
+
+def _level(width: int, first: int, cells: int) -> int | None:
+    """k where width = first cells^k; None: there is none."""
+    level = round(log(width / first, cells))
+    return level if width * cells ** max(-level, 0) == first * cells ** max(level, 0) else None
 
 
 def with_old_grid(values: dict[str, Any]) -> dict[str, Any]:

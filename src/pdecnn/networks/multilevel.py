@@ -138,7 +138,7 @@ def freeze_steps(network: Network) -> Network:
                 weight.mul_(root)
     tensors = copy.state_dict()
     frozen.load_state_dict({name: tensors[name] for name in frozen.state_dict()})
-    like = network.classifier.weight
+    like = network.weight
     return frozen.to(like.device, like.dtype).train(network.training)
 
 

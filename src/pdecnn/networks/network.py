@@ -1,6 +1,6 @@
 """The whole network: opening, blocks and connectors in turn, classifier (Sec. 5)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -10,27 +10,40 @@ from typing import Any
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.networks import pretrained
 from pdecnn.networks.bounded import (
     BoundedConnector,
     BoundedOpening,
+    PaddedClosing,
     PaddedOpening,
     UnitRowsClassifier,
 )
 from pdecnn.networks.config import STABLE, NetworkConfig
 from pdecnn.networks.preprocessing import Preprocessing, as_tensor
-from pdecnn.networks.stages import Classifier, Connector, Opening
+from pdecnn.networks.stages import (
+    Classifier,
+    Closing,
+    Connector,
+    InvertibleConnector,
+    LinearOpening,
+    Opening,
+)
 from pdecnn.pde.block import Block
+from pdecnn.pde.chain import finish_chain, propagate_chain, reverse_chain
 from pdecnn.pde.convolution import check_features
+from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import AbstractLayer
+from pdecnn.pde.resolution import Resolution
 from pdecnn.pde.stable import StableLayer
 
 
 class Network(nn.Module):
     """A classifier of signals, images or volumes whose blocks are discretised PDEs.
 
+    With a closing instead of a classifier it goes from field to field: every pixel has an answer.
     `network(x)` takes standardised images; `network.preprocess(images)` makes them from pixels.
     Weights are drawn from torch's generator; all steps of a block start equal, where the
     smoothness regulariser has its minimum.
@@ -44,7 +57,9 @@ class Network(nn.Module):
                 f"create_model"
             )
         self.config = config = config.with_grid()
-        self.preprocessing = Preprocessing() if preprocessing is None else preprocessing
+        if preprocessing is None:  # fields are in the units of the images
+            preprocessing = Preprocessing(standardize="none" if config.is_field else "image")
+        self.preprocessing = preprocessing
         _check_fit(config, self.preprocessing)
         self.opening = _make_opening(config)
         self.blocks = nn.ModuleList(_make_block(config, k) for k in range(config.num_blocks))
@@ -55,8 +70,13 @@ class Network(nn.Module):
 
     @property
     def num_classes(self) -> int:
-        """Outputs of the classifier."""
+        """Outputs of the classifier, or of the closing at each pixel."""
         return self.classifier.num_classes
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """One of the weights, all of which have one device and dtype."""
+        return next(self.parameters())
 
     @property
     def num_weights(self) -> int:
@@ -64,31 +84,96 @@ class Network(nn.Module):
         return sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores (batch, num_classes) of standardised images."""
-        return self.forward_head(self.forward_features(images))
+        """Class scores (batch, num_classes) of standardised images, or of each of their pixels."""
+        features = self.forward_features(images)
+        return self.close(features, images) if self.config.is_field else self.forward_head(features)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """The last connector's output, (batch, channels[-1], *spatial)."""
+        features: Tensor
+        if self.config.connector == "invertible":
+            features = self.open(images)
+            state = propagate_chain(*self._chain, features)
+            return finish_chain(self._chain[0], state, features.dtype)
         self._check_images(images)
-        features: Tensor = self.opening(images)
+        features = self.opening(images)
         for block, connector in zip(self.blocks, self.connectors, strict=True):
             features = connector(block(features))
         return features
 
+    def open(self, images: Tensor) -> Tensor:
+        """The features of the first block; with invertible levels of images padded for them."""
+        self._check_images(images)
+        if self.config.connector == "invertible":
+            images = self._padded(images)
+        features: Tensor = self.opening(images)
+        return features
+
+    def close(self, features: Tensor, images: Tensor) -> Tensor:
+        """What the network says of `forward_features`' result; a field has the images' size."""
+        answer = self.forward_head(features)
+        if not self.config.is_field:
+            return answer
+        for axis, size in enumerate(images.shape[2:], start=2):
+            answer = answer.narrow(axis, 0, size)
+        return images - answer if self.config.classifier == "residual" else answer
+
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """Class scores of `forward_features`' result, or its mean over the pixels."""
-        check_features(
-            features, self.config.channels[-1], self.config.dimension, self.classifier.weight
-        )
+        """Class scores of `forward_features`' result, or its mean over the pixels.
+
+        Of a closing the field, not cropped.
+        """
+        weight = next(self.parameters())
+        check_features(features, self.config.channels[-1], self.config.dimension, weight)
         if pre_logits:
+            if not isinstance(self.classifier, Classifier):
+                raise ConfigError("a field has no mean over the pixels before its closing")
             return self.classifier.pool(features)
         scores: Tensor = self.classifier(features)
         return scores
 
+    def padded_size(self, size: Sequence[int]) -> tuple[int, ...]:
+        """The size to which images are padded for invertible levels, and from which fields are
+        cropped: the next multiple of the pixels that are one on the coarsest level."""
+        cell = self.config.cell if self.config.connector == "invertible" else 1
+        return tuple(n + -n % cell for n in size)
+
+    def _padded(self, images: Tensor) -> Tensor:
+        size = tuple(images.shape[2:])
+        pairs = zip(self.padded_size(size), size, strict=True)
+        missing = [number for new, old in reversed(list(pairs)) for number in (0, new - old)]
+        if not any(missing):
+            return images
+        mode = "constant" if self.config.boundary == "zero" else "replicate"
+        return functional.pad(images, missing, mode=mode)
+
+    def propagate(self, features: Tensor) -> State:
+        """The state after all blocks of invertible levels, from the features of `open`."""
+        return propagate_chain(*self._chain, features)
+
+    def reverse(self, state: State) -> Tensor:
+        """The features from which `propagate` reaches `state`.
+
+        In mode 'exact' bit for bit through all levels: the features rounded to the grid.
+        """
+        return reverse_chain(*self._chain, state)
+
+    @property
+    def _chain(self) -> tuple[list[Block], list[Resolution]]:
+        """The blocks, and the change of resolution after each."""
+        blocks = [block for block in self.blocks if isinstance(block, Block)]
+        parts = (part for part in self.connectors if isinstance(part, InvertibleConnector))
+        changes = [part.change for part in parts]
+        if len(changes) < len(blocks):
+            raise ConfigError(
+                "only with invertible connectors a state goes on from block to block; set "
+                "network.connector=invertible"
+            )
+        return blocks, changes
+
     def forward_intermediates(self, images: Tensor) -> list[Tensor]:
         """The features after each block, before its connector."""
-        self._check_images(images)
-        features: Tensor = self.opening(images)
+        features = self.open(images)
         intermediates = []
         for block, connector in zip(self.blocks, self.connectors, strict=True):
             features = block(features)
@@ -98,7 +183,7 @@ class Network(nn.Module):
 
     def preprocess(self, images: Tensor | npt.NDArray[Any]) -> Tensor:
         """Standardised images, on the device and in the dtype of the weights."""
-        weight, images = self.classifier.weight, as_tensor(images)
+        weight, images = next(self.parameters()), as_tensor(images)
         shape, channels = images.shape, self.config.in_channels
         if len(shape) == self.config.dimension + 2 and shape[1] != channels == shape[-1]:
             turned = (0, len(shape) - 1, *range(1, len(shape) - 1))
@@ -112,7 +197,7 @@ class Network(nn.Module):
         """Replace the classifier by a fresh one; class names are forgotten."""
         self.config = replace(self.config, num_classes=num_classes)
         self.preprocessing = replace(self.preprocessing, class_names=None)
-        old = self.classifier.weight
+        old = self.weight
         classifier = _make_classifier(self.config)
         self.classifier = classifier.to(old.device, old.dtype).train(self.classifier.training)
 
@@ -161,7 +246,8 @@ class Network(nn.Module):
                 f"images are {images.dtype}, but a network takes standardised ones: "
                 f"network(network.preprocess(images))"
             )
-        check_features(images, config.in_channels, config.dimension, self.classifier.weight)
+        weight = next(self.parameters())
+        check_features(images, config.in_channels, config.dimension, weight)
         if min(images.shape[2:]) < config.smallest_size:
             raise ValueError(
                 f"images of size {tuple(images.shape[2:])} are too small: {config.num_blocks} "
@@ -198,8 +284,9 @@ def _check_fit(config: NetworkConfig, preprocessing: Preprocessing) -> None:
 
 def _make_opening(config: NetworkConfig) -> nn.Module:
     widths, dimension = (config.in_channels, config.channels[0]), config.dimension
-    if config.opening == "convolution":
-        return Opening(*widths, dimension=dimension)
+    if config.opening in ("convolution", "linear"):
+        kind = Opening if config.opening == "convolution" else LinearOpening
+        return kind(*widths, dimension=dimension, boundary=config.boundary)
     patch = config.patch_size
     if config.opening == "pad":
         return PaddedOpening(*widths, dimension=dimension, patch_size=patch)
@@ -209,6 +296,9 @@ def _make_opening(config: NetworkConfig) -> nn.Module:
 
 def _make_connector(config: NetworkConfig, index: int) -> nn.Module:
     widths, is_last = config.channels[index : index + 2], index == config.num_blocks - 1
+    if config.connector == "invertible":
+        levels = config.levels
+        return InvertibleConnector(Resolution(levels[index + 1] - levels[index], config.pooling))
     if config.connector == "batch_norm":
         return Connector(*widths, dimension=config.dimension, pool=not is_last)
     return BoundedConnector(
@@ -216,8 +306,12 @@ def _make_connector(config: NetworkConfig, index: int) -> nn.Module:
     )
 
 
-def _make_classifier(config: NetworkConfig) -> Classifier:
-    widths = config.channels[-1], config.num_classes
+def _make_classifier(config: NetworkConfig) -> Classifier | Closing | PaddedClosing:
+    widths, dimension = (config.channels[-1], config.num_classes), config.dimension
+    if config.classifier == "transpose":
+        return PaddedClosing(config.in_channels, dimension=dimension, patch_size=config.patch_size)
+    if config.is_field:
+        return Closing(*widths, dimension=dimension, boundary=config.boundary)
     if config.classifier == "linear":
         return Classifier(*widths)
     size = config.block_sizes[-1] if config.classifier == "flat_unit_rows" else None
@@ -253,11 +347,15 @@ def _make_layer(config: NetworkConfig, index: int) -> AbstractLayer:
             size=config.block_sizes[index],
             hidden_channels=hidden,
             dimension=config.dimension,
+            boundary=config.boundary,
             activation=config.activation,
             normalization=config.normalization,
+            any_size=config.is_field,
         )
     # Layers of others are made as `register_layer` says, without what was not asked for.
     asked: dict[str, Any] = {} if hidden is None else {"hidden_channels": hidden}
+    if config.boundary != "zero":
+        asked["boundary"] = config.boundary
     return config.resolved_layer(
         channels,
         **asked,

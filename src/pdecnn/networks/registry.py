@@ -100,6 +100,36 @@ TUNED_NETWORKS: dict[str, dict[str, dict[str, Any]]] = {
     for dynamics in ("parabolic", "hamiltonian", "second_order")
 }
 
+# From noisy images to clean ones, of any size. The heat equation stays on one level, where batch
+# norm does what a step size would; waves have another that is coarser, and thin layers on both.
+DENOISERS: dict[str, dict[str, Any]] = {
+    "parabolic": {"channels": (64, 64), "num_steps": 8, "normalization": "batch"},
+    "hamiltonian": {
+        "channels": (32, 128, 32, 32),
+        "hidden_channels": 64,
+        "num_steps": 4,
+        "step_size": 0.25,
+        "normalization": "bias",
+    },
+    "second_order": {
+        "channels": (32, 128, 32, 32),
+        "hidden_channels": 64,
+        "num_steps": 4,
+        "step_size": 0.25,
+        "normalization": "bias",
+    },
+    "parabolic_stable": {
+        "channels": (64, 64),
+        "num_steps": 8,
+        "step_size": STABLE,
+        "normalization": "bias",
+        "opening": "pad",
+        "classifier": "transpose",
+        "boundary": "zero",
+        "certified_size": 64,
+    },
+}
+
 # Trained networks that come with the package, one `save_pretrained` folder a model.
 PUBLISHED_WEIGHTS = Path(__file__).parent / "weights"
 
@@ -275,6 +305,20 @@ def _register_tuned_models() -> None:
             register_model(config)
 
 
+def _register_denoisers() -> None:
+    for dynamics, settings in DENOISERS.items():
+        shared = {"in_channels": 1, "num_classes": 1, "opening": "linear", "boundary": "reflect"}
+        shared |= {"connector": "invertible", "pooling": "space_to_depth", "classifier": "residual"}
+        shared |= DYNAMICS[dynamics.removesuffix("_stable")]
+
+        def config(settings: dict[str, Any] = shared | settings) -> NetworkConfig:
+            return NetworkConfig(**settings)
+
+        config.__name__ = f"{dynamics}_denoising"
+        register_model(config)
+
+
 _register_paper_models()
 _register_tuned_models()
 _register_stable_models()
+_register_denoisers()

@@ -86,12 +86,13 @@ def gradient_errors(
         with torch.enable_grad():
             with autocast():
                 # So that every block has a gradient, whatever weights are trained.
-                features: Tensor = network.opening(images.detach().requires_grad_())
+                images = images.detach().requires_grad_()
+                features = network.open(images)
                 for block, connector in zip(blocks, network.connectors, strict=True):
                     inputs.append(features.detach())
                     outputs.append(block(features))
                     features = connector(outputs[-1])
-                scores = network.forward_head(features)
+                scores = network.close(features, images)
             value = loss(scores)
         wanted = [outputs[index] for index in indices]
         cotangents = torch.autograd.grad(value, wanted) if wanted else ()

@@ -1,4 +1,4 @@
-"""What stands around the blocks in the paper: opening, connectors, classifier (Sec. 5)."""
+"""What stands around the blocks: opening, connectors, classifier (Sec. 5), or a closing."""
 
 import torch
 from torch import Tensor, nn
@@ -7,6 +7,7 @@ from torch.nn import functional
 from pdecnn.checks import check_count
 from pdecnn.pde.convolution import Convolution, without_autocast
 from pdecnn.pde.normalization import make_batch_norm
+from pdecnn.pde.resolution import Resolution
 
 _AVERAGE_POOL = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
@@ -14,14 +15,58 @@ _AVERAGE_POOL = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: function
 class Opening(nn.Module):
     """3-point convolution, batch norm, ReLU: from image channels to the first width."""
 
-    def __init__(self, in_channels: int, channels: int, *, dimension: int = 2) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, *, dimension: int = 2, boundary: str = "zero"
+    ) -> None:
         super().__init__()
-        self.convolution = Convolution(in_channels, channels, dimension=dimension)
+        self.convolution = Convolution(
+            in_channels, channels, dimension=dimension, boundary=boundary
+        )
         self.normalization = make_batch_norm(channels, dimension=dimension)
 
     def forward(self, images: Tensor) -> Tensor:
         """The initial features of the first block."""
         return torch.relu(self.normalization(self.convolution(images)))
+
+
+class LinearOpening(nn.Module):
+    """A 3-point convolution and nothing else."""
+
+    deterministic = True
+
+    def __init__(
+        self, in_channels: int, channels: int, *, dimension: int = 2, boundary: str = "zero"
+    ) -> None:
+        super().__init__()
+        self.convolution = Convolution(
+            in_channels, channels, dimension=dimension, boundary=boundary
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The initial features of the first block."""
+        features: Tensor = self.convolution(images)
+        return features
+
+
+class InvertibleConnector(nn.Module):
+    """A change of resolution that loses nothing: the whole state goes on to the next block.
+
+    On features alone it is what the parts of a state go through.
+    """
+
+    deterministic = True
+
+    def __init__(self, change: Resolution) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The features of the next block."""
+        return self.change.apply(features)
+
+    def extra_repr(self) -> str:
+        """The change."""
+        return f"levels={self.change.levels}, kind={self.change.kind}"
 
 
 class Connector(nn.Module):
@@ -92,3 +137,28 @@ class Classifier(nn.Module):
     def pool(self, features: Tensor) -> Tensor:
         """y: the mean over all pixels, which makes the network translation-invariant."""
         return features.flatten(2).mean(2)
+
+
+class Closing(nn.Module):
+    """A 3-point convolution and a bias: from features to `num_classes` numbers a pixel."""
+
+    deterministic = True
+
+    def __init__(
+        self, channels: int, num_classes: int, *, dimension: int = 2, boundary: str = "zero"
+    ) -> None:
+        super().__init__()
+        self.num_classes = check_count("num_classes", num_classes)
+        self.convolution = Convolution(
+            channels, num_classes, dimension=dimension, boundary=boundary
+        )
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+        stencil = self.convolution.stencil
+        with torch.no_grad():  # small numbers, whatever the features: nothing is known yet
+            stencil.normal_(0, 0.1 * stencil[0].numel() ** -0.5)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The field of features (batch, channels, *spatial), in the dtype of the weights."""
+        field: Tensor = self.convolution(features)
+        shape = (-1, *(1,) * (field.dim() - 2))
+        return field.to(self.bias.dtype) + self.bias.view(shape)

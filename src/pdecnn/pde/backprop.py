@@ -34,6 +34,7 @@ from pdecnn.pde.randomness import (
     refused_random_numbers,
     suspects_among,
 )
+from pdecnn.pde.resolution import Resolution
 
 BACKPROP_MODES = ("stored", "checkpointed", "reversible", "exact")
 REVERSING_MODES = ("reversible", "exact")
@@ -80,6 +81,32 @@ class TimeStepping:
         return tuple(components)
 
 
+class Link(NamedTuple):
+    """The steps of a block and the change of resolution after them, one of a chain of such."""
+
+    stepping: TimeStepping
+    change: Resolution
+    layout: torch.memory_format = torch.contiguous_format
+    """Of all states: recomputation must meet the one that the forward pass had."""
+
+    def leave(self, component: Tensor) -> Tensor:
+        """A part of the state on the level of the next link."""
+        if self.change.levels == 0:
+            return component
+        changed = self.change.apply(component, self.stepping.grid)
+        return changed.contiguous(memory_format=self.layout)
+
+    def return_to(self, component: Tensor) -> Tensor:
+        """What `leave` was given."""
+        if self.change.levels == 0:
+            return component
+        changed = self.change.undo(component, self.stepping.grid)
+        return changed.contiguous(memory_format=self.layout)
+
+
+_STAY = Resolution(0)
+
+
 class Propagator:
     """How the steps of a block are carried out: here one operator after the other, as written.
 
@@ -117,16 +144,49 @@ class Propagator:
     stored = advance
     """The same, kept by PyTorch for the gradient."""
 
+    def chain(self, links: Sequence[Link], state: State) -> State:
+        """The state after all links, each differentiated as its block's mode says.
+
+        Neighbours that are computed backwards keep one state together.
+        """
+        reversing: list[Link] = []
+        for link in links:
+            if link.stepping.backprop in REVERSING_MODES:
+                reversing.append(link)
+                continue
+            state = self._reversing_links(reversing, state)
+            reversing = []
+            stepping = link.stepping
+            if stepping.backprop == "stored":
+                state = self.stored(stepping, state, stepping.steps)
+            else:
+                state = _propagate_checkpointed(self, stepping, state)
+            state = tuple(map(link.leave, state))
+        return self._reversing_links(reversing, state)
+
+    def _reversing_links(self, links: Sequence[Link], state: State) -> State:
+        if not links:
+            return state
+        if len(links) == 1 and links[0].change.levels == 0:
+            return self.reversing(links[0].stepping, state)
+        return self.reversing_chain(links, state)
+
     def reversing(self, stepping: TimeStepping, state: State) -> State:
         """All steps as one function that keeps only the final state and the weights."""
-        layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
+        return self.reversing_chain([Link(stepping, _STAY)], state)
+
+    def reversing_chain(self, links: Sequence[Link], state: State) -> State:
+        """The same for all steps of all links, changes of resolution included."""
+        integrator = links[0].stepping.integrator
+        steps = [layers for link in links for layers in link.stepping.steps]
+        layers = dict.fromkeys(layer for layers in steps for layer in layers)
         # Again, though the block did it: a parametrisation may have come to the layers since.
-        refuse_buffers(layers, stepping.integrator)
-        weights = _distinct_weights(stepping)
+        refuse_buffers(layers, integrator)
+        weights = _distinct_weights(steps)
         suspects = suspects_among(layers) if torch.is_grad_enabled() else ""
-        with refused_random_numbers(suspects, stepping.integrator, state[0].device):
+        with refused_random_numbers(suspects, integrator, state[0].device):
             final: State = _ReversibleSteps.apply(  # type: ignore[no-untyped-call]
-                self, stepping, suspects, weights.slots, len(state), *state, *weights.tensors
+                self, tuple(links), suspects, weights.slots, len(state), *state, *weights.tensors
             )
         return final
 
@@ -228,20 +288,23 @@ class _ReversibleSteps(torch.autograd.Function):
     def forward(
         ctx: Any,
         propagator: Propagator,
-        stepping: TimeStepping,
+        links: tuple[Link, ...],
         suspects: str,
         slots: Slots,
         num_components: int,
         *tensors: Tensor,
     ) -> State:
         state, weights = tensors[:num_components], tensors[num_components:]
-        ctx.propagator, ctx.stepping, ctx.slots = propagator, stepping, slots
+        ctx.propagator, ctx.links, ctx.slots = propagator, links, slots
         ctx.num_components = num_components
         ctx.autocast = _autocast_settings(state[0].device.type)
-        ctx.suspects = suspects if stepping.grid is not None else ""
+        ctx.suspects = suspects if links[0].stepping.grid is not None else ""
         # Only on a grid is what comes back the very start, by which suspects can be judged.
         start = [_checksum(state)] if ctx.suspects else []
-        final = propagator.advance(stepping, state, stepping.steps)
+        final = state
+        for link in links:
+            final = propagator.advance(link.stepping, final, link.stepping.steps)
+            final = tuple(map(link.leave, final))
         ctx.save_for_backward(*start, *final, *weights)
         return final
 
@@ -252,23 +315,25 @@ class _ReversibleSteps(torch.autograd.Function):
                 "second derivatives through backprop='reversible' or 'exact' are not available; "
                 "use backprop='stored' or 'checkpointed' where create_graph=True is needed"
             )
-        stepping: TimeStepping = ctx.stepping
+        links: tuple[Link, ...] = ctx.links
         num_components: int = ctx.num_components
         saved: list[Tensor] = list(ctx.saved_tensors)
         start = saved.pop(0) if ctx.suspects else None
         state, weights = saved[:num_components], saved[num_components:]
         sums = _GradientSums(weights, ctx.needs_input_grad[5 + num_components :], ctx.slots)
-        walk = _WayBack(ctx.propagator, stepping, state, list(gradients), sums)
-        for layers in reversed(stepping.steps):
-            shears = stepping.reversible.shears(layers)
-            with torch.autocast(**ctx.autocast):
-                if shears is None:
-                    walk.undo_step(layers)
-                else:
-                    for shear in reversed(shears):
-                        walk.undo(shear)
+        walk = _WayBack(ctx.propagator, state, list(gradients), sums)
+        for link in reversed(links):
+            walk.return_to(link)
+            for layers in reversed(link.stepping.steps):
+                shears = link.stepping.reversible.shears(layers)
+                with torch.autocast(**ctx.autocast):
+                    if shears is None:
+                        walk.undo_step(layers)
+                    else:
+                        for shear in reversed(shears):
+                            walk.undo(shear)
         if start is not None:
-            _check_start(walk.state, start, ctx.suspects, stepping.integrator)
+            _check_start(walk.state, start, ctx.suspects, links[0].stepping.integrator)
         return None, None, None, None, None, *walk.gradients, *sums.finish()
 
 
@@ -278,13 +343,27 @@ class _WayBack:
     def __init__(
         self,
         propagator: Propagator,
-        stepping: TimeStepping,
         state: list[Tensor],
         gradients: list[Tensor],
         sums: "_GradientSums",
     ) -> None:
-        self.propagator, self.stepping, self.sums = propagator, stepping, sums
+        self.propagator, self.sums = propagator, sums
         self.state, self.gradients = state, gradients
+        self.stepping: TimeStepping
+
+    def return_to(self, link: Link) -> None:
+        """Go to where the steps of a link ended, and take them back from now on."""
+        self.stepping = link.stepping
+        if link.change.levels == 0:
+            return
+        for place, (part, gradient) in enumerate(zip(self.state, self.gradients, strict=True)):
+            before = link.return_to(part)
+            # By autograd, not by the inverse: the very bits of a gradient that was stored.
+            with torch.enable_grad():
+                leaf = before.detach().requires_grad_()
+                after = link.leave(leaf)
+            self.state[place] = before
+            (self.gradients[place],) = torch.autograd.grad(after, leaf, gradient)
 
     def undo(self, shear: Shear) -> None:
         """Take a shear back from the state and through the gradients."""
@@ -415,12 +494,12 @@ class _Weights(NamedTuple):
     slots: Slots
 
 
-def _distinct_weights(stepping: TimeStepping) -> _Weights:
-    """Each weight of the block once, though steps may share layers, and who uses which."""
+def _distinct_weights(steps: Sequence[Layers]) -> _Weights:
+    """Each weight once, though steps may share layers, and who uses which."""
     tensors: list[Tensor] = []
     slot_of: dict[int, int] = {}
     slots: Slots = {}
-    for layers in stepping.steps:
+    for layers in steps:
         for layer in layers:
             for name, weight in layer.named_parameters(remove_duplicate=False):
                 if id(weight) not in slot_of:

@@ -121,17 +121,17 @@ class Block(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """The features at the final time, in the dtype they came in."""
-        stepping, propagator = self._stepping(features), self.propagator
+        stepping, propagator = self.stepping(features), self.propagator
         state = propagator.propagate(stepping, features)
         return propagator.finish(stepping, state, features.dtype)
 
     def propagate(self, features: Tensor) -> State:
         """The state at the final time, differentiated as `backprop` says."""
-        return self.propagator.propagate(self._stepping(features), features)
+        return self.propagator.propagate(self.stepping(features), features)
 
     def trajectory(self, features: Tensor) -> list[State]:
         """All num_steps + 1 states, from the initial to the final one."""
-        stepping, propagator = self._stepping(features), self.propagator
+        stepping, propagator = self.stepping(features), self.propagator
         states = [propagator.start(stepping, features)]
         for layers in stepping.steps:
             states.append(propagator.advance(stepping, states[-1], [layers]))
@@ -143,6 +143,12 @@ class Block(nn.Module):
         In mode 'exact' bit for bit (the features rounded to the grid), else up to rounding. The
         integrator must have a step back, and its `finish` must undo its `start`.
         """
+        features = self.integrator.finish(self.retrace(state))
+        _check_start(self.stepping(), features)
+        return features
+
+    def retrace(self, state: State) -> State:
+        """The state from which the steps reach `state`: bit for bit in mode 'exact'."""
         integrator = self.integrator
         if not isinstance(integrator, AbstractReversibleIntegrator):
             raise ConfigError(
@@ -151,7 +157,7 @@ class Block(nn.Module):
             )
         _check_state(state, integrator)
         refuse_buffers(self.layers, integrator)
-        stepping = self._stepping()
+        stepping = self.stepping()
         if self._grid is not None:
             self._grid.check_state(state)
         with refused_random_numbers(suspects_among(self.layers), integrator, state[0].device):
@@ -160,9 +166,7 @@ class Block(nn.Module):
             else:
                 for layers in reversed(stepping.steps):
                     state = integrator.step_back(layers, state, self.step_size)
-        features = integrator.finish(state)
-        _check_start(stepping, features)
-        return features
+        return state
 
     def extra_repr(self) -> str:
         """The arguments that define the block, layers aside."""
@@ -171,7 +175,7 @@ class Block(nn.Module):
             f"num_steps={self.num_steps}, backprop={self.backprop}"
         )
 
-    def _stepping(self, features: Tensor | None = None) -> TimeStepping:
+    def stepping(self, features: Tensor | None = None) -> TimeStepping:
         """What the steps are, features having been looked at where they come in."""
         first = self.layers[0]
         if features is not None and isinstance(first, AbstractLayer):

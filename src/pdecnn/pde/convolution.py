@@ -1,15 +1,15 @@
-"""The linear operator K(theta): a zero-padded convolution and its exact adjoint (eq. 2)."""
+"""The linear operator K(theta): a convolution and its exact adjoint (eq. 2)."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from math import log2, prod, sqrt
+from math import cos, inf, log2, pi, prod, sqrt
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pdecnn.checks import check_count, is_count
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, unknown_name
 
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _CONVOLVE_TRANSPOSED = {
@@ -18,6 +18,7 @@ _CONVOLVE_TRANSPOSED = {
     3: functional.conv_transpose3d,
 }
 SPATIAL_AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
+BOUNDARIES = ("zero", "reflect", "periodic")
 UNIT = 2.0**-53
 """u, the unit roundoff of float64."""
 
@@ -27,7 +28,8 @@ class Convolution(nn.Module):
 
     `convolution(x)` is K x and `convolution.adjoint(y)` is K^T y, from the same weights, so that
     <K x, y> = <x, K^T y> up to rounding. As everywhere in PyTorch the "convolution" is a
-    cross-correlation. Features are zero outside the image and keep their size.
+    cross-correlation. Features keep their size; outside the image they are zero, or with
+    `boundary` 'reflect' mirrored at its edge (half-sample symmetric), with 'periodic' repeated.
 
     theta -> `stencil`, of shape (out_channels, in_channels, *stencil_size).
     """
@@ -41,6 +43,7 @@ class Convolution(nn.Module):
         *,
         stencil_size: int | Sequence[int] = 3,
         dimension: int = 2,
+        boundary: str = "zero",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -50,6 +53,9 @@ class Convolution(nn.Module):
         self.dimension = check_dimension(dimension)
         self.stencil_size = _stencil_size(stencil_size, self.dimension)
         self.padding = tuple(size // 2 for size in self.stencil_size)
+        if boundary not in BOUNDARIES:
+            raise unknown_name("boundary", boundary, BOUNDARIES)
+        self.boundary = boundary
         shape = (self.out_channels, self.in_channels, *self.stencil_size)
         self.stencil = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
@@ -63,7 +69,9 @@ class Convolution(nn.Module):
     def forward(self, features: Tensor, *, factor: Tensor | None = None) -> Tensor:
         """K features, times a factor: a stencil costs less to scale than features."""
         stencil = self.stencil if factor is None else factor * self.stencil
-        return _CONVOLVE[self.dimension](features, stencil, padding=self.padding)
+        if self.boundary == "zero":  # in one call
+            return _CONVOLVE[self.dimension](features, stencil, padding=self.padding)
+        return self._convolve(features, stencil)
 
     def adjoint(
         self, features: Tensor, *, negative: bool = False, factor: Tensor | None = None
@@ -71,23 +79,35 @@ class Convolution(nn.Module):
         """K^T features or -K^T features, times a factor."""
         stencil = self.stencil if factor is None else factor * self.stencil
         stencil = -stencil if negative else stencil
-        return _CONVOLVE_TRANSPOSED[self.dimension](features, stencil, padding=self.padding)
+        if self.boundary == "zero":
+            return _CONVOLVE_TRANSPOSED[self.dimension](features, stencil, padding=self.padding)
+        return self._convolve_transposed(features, stencil)
 
     @torch.no_grad()
-    def norm_bound(self, size: Sequence[int]) -> float:
+    def norm_bound(self, size: Sequence[int], *, any_size: bool = False) -> float:
         """An upper bound of |K|, the largest singular value of K on images of `size`.
+
+        With `any_size` of images however large: between N frequencies an axis the symbol, a
+        trigonometric polynomial of the stencil's radius r, exceeds what it is there by at most
+        1/cos(pi r/N) (Ehlich & Zeller 1964).
 
         K is a compression of the circular convolution on any grid of at least
         size + stencil radius points, whose norm is the largest singular value of its
-        (out_channels x in_channels) symbol A over the frequencies. Computed on the CPU in float64,
+        (out_channels x in_channels) symbol A over the frequencies. With a periodic boundary it is
+        that of the image's own grid; with a reflecting one the extended image, in which a pixel
+        stands at most 2^d times, is up to 2^(d/2) times as long. Computed on the CPU in float64,
         so that it is the same on every device, with room for rounding: errors of at most
         100 u log2(N) sqrt(N) |theta| for an FFT of N points (Higham 2002, Theorem 24.2: about 8),
         and of 20 (m + n) u |A|_F^2 for A A^H, its product and its eigenvalues, u = 2^-53.
         """
         self._check_size(size)
-        grid = [
-            max(n + radius, 2 * radius + 1) for n, radius in zip(size, self.padding, strict=True)
-        ]
+        sizes = zip(size, self.padding, strict=True)
+        if self.boundary == "zero":
+            grid = [max(n + radius, 2 * radius + 1) for n, radius in sizes]
+        elif self.boundary == "reflect":
+            grid = [n + 2 * radius for n, radius in sizes]
+        else:  # the image, repeated until it holds the stencil
+            grid = [n * -(-(2 * radius + 1) // n) for n, radius in sizes]
         axes = tuple(range(2, 2 + self.dimension))
         stencil = self.stencil.detach().cpu().double()
         symbol = torch.fft.rfftn(stencil, s=grid, dim=axes)
@@ -100,7 +120,13 @@ class Convolution(nn.Module):
         largest = max(0.0, float(torch.linalg.eigvalsh(gram).amax())) + room
         points = prod(grid)
         error = 100 * UNIT * log2(2 * points) * sqrt(points) * float(stencil.norm())
-        return (sqrt(largest) + error) * (1 + 8 * UNIT)
+        growth = 2 ** (self.dimension / 2) if self.boundary == "reflect" else 1.0
+        if any_size:
+            growth *= prod(
+                1 / cos(pi * radius / n) if n > 2 * radius else inf
+                for n, radius in zip(grid, self.padding, strict=True)
+            )
+        return growth * (sqrt(largest) + error) * (1 + 8 * UNIT)
 
     @torch.no_grad()
     def norm_estimate(self, size: Sequence[int], *, num_iterations: int = 100) -> float:
@@ -118,11 +144,11 @@ class Convolution(nn.Module):
         estimate = 0.0
         for _ in range(num_iterations):
             image = image / image.norm()
-            filtered = _CONVOLVE[self.dimension](image, stencil, padding=self.padding)
+            filtered = self._convolve(image, stencil)
             estimate = float(filtered.norm())
             if estimate == 0:
                 break
-            image = _CONVOLVE_TRANSPOSED[self.dimension](filtered, stencil, padding=self.padding)
+            image = self._convolve_transposed(filtered, stencil)
         return estimate
 
     def extra_repr(self) -> str:
@@ -130,7 +156,57 @@ class Convolution(nn.Module):
         return (
             f"{self.in_channels}, {self.out_channels}, stencil_size={self.stencil_size}, "
             f"dimension={self.dimension}"
+            + ("" if self.boundary == "zero" else f", boundary={self.boundary}")
         )
+
+    def _convolve(self, features: Tensor, stencil: Tensor) -> Tensor:
+        convolve = _CONVOLVE[self.dimension]
+        if self.boundary == "zero":
+            return convolve(features, stencil, padding=self.padding)
+        return convolve(self._extend(features), stencil)
+
+    def _convolve_transposed(self, features: Tensor, stencil: Tensor) -> Tensor:
+        convolve = _CONVOLVE_TRANSPOSED[self.dimension]
+        if self.boundary == "zero":
+            return convolve(features, stencil, padding=self.padding)
+        return self._fold(convolve(features, stencil))
+
+    def _extend(self, features: Tensor) -> Tensor:
+        """The image with a rim of copies of its pixels."""
+        for axis, radius in enumerate(self.padding, start=2):
+            size = features.shape[axis]
+            if radius > size:
+                raise ValueError(
+                    f"boundary={self.boundary!r} copies {radius} pixels of an image that has "
+                    f"{size}; use larger images or boundary='zero'"
+                )
+            first = features.narrow(axis, 0, radius)
+            last = features.narrow(axis, size - radius, radius)
+            before, after = (
+                (last, first)
+                if self.boundary == "periodic"
+                else (first.flip(axis), last.flip(axis))
+            )
+            features = torch.cat([before, features, after], axis) if radius else features
+        return features
+
+    def _fold(self, features: Tensor) -> Tensor:
+        """The adjoint of `_extend`: what came to a copy is added to its pixel."""
+        for axis, radius in enumerate(self.padding, start=2):
+            if radius == 0:
+                continue
+            size = features.shape[axis] - 2 * radius
+            before = features.narrow(axis, 0, radius)
+            after = features.narrow(axis, size + radius, radius)
+            first, last = (
+                (after, before)
+                if self.boundary == "periodic"
+                else (before.flip(axis), after.flip(axis))
+            )
+            features = features.narrow(axis, radius, size).clone()
+            features.narrow(axis, 0, radius).add_(first)
+            features.narrow(axis, size - radius, radius).add_(last)
+        return features
 
     def _check_size(self, size: Sequence[int]) -> None:
         listed = isinstance(size, Sequence) and len(size) == self.dimension

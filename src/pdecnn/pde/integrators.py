@@ -267,10 +267,7 @@ class Verlet(AbstractReversibleIntegrator):
         self.layer_channels(features.shape[1])
         # Own, dense memory for each half: recomputation must meet the layout the forward pass
         # had, or another kernel with other rounding might run.
-        layout = torch.contiguous_format
-        if not features.is_contiguous():
-            last = _CHANNELS_LAST.get(features.dim(), layout)
-            layout = last if features.is_contiguous(memory_format=last) else layout
+        layout = torch.contiguous_format if features.is_contiguous() else layout_of(features)
         first, second = features.chunk(2, dim=1)
         return first.contiguous(memory_format=layout), second.contiguous(memory_format=layout)
 
@@ -389,6 +386,13 @@ def check_way_back(integrator: AbstractIntegrator) -> None:
             f"{getattr(integrator, 'name', name)} must list its shears or define both step and "
             f"step_back, since {name} is a reversible integrator"
         )
+
+
+def layout_of(features: Tensor) -> torch.memory_format:
+    """Channels last in memory, if they are, else first."""
+    last = _CHANNELS_LAST.get(features.dim(), torch.contiguous_format)
+    is_last = not features.is_contiguous() and features.is_contiguous(memory_format=last)
+    return last if is_last else torch.contiguous_format
 
 
 def evaluate(layer: nn.Module, *features: Tensor, weights: Weights | None = None) -> Tensor:

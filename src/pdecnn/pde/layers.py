@@ -35,6 +35,7 @@ class AbstractLayer(nn.Module, ABC):
         hidden_channels: int | None = None,
         stencil_size: int | Sequence[int] = 3,
         dimension: int = 2,
+        boundary: str = "zero",
         activation: str | Activation | Callable[[Tensor], Tensor] = "relu",
         normalization: str = "tv",
         affine: bool | None = None,
@@ -47,7 +48,11 @@ class AbstractLayer(nn.Module, ABC):
         self.dimension = check_dimension(dimension)
         self.activation = resolve_activation(activation)
         self.convolution = Convolution(
-            self.channels, self.hidden_channels, stencil_size=stencil_size, dimension=dimension
+            self.channels,
+            self.hidden_channels,
+            stencil_size=stencil_size,
+            dimension=dimension,
+            boundary=boundary,
         )
         self.normalization_name = normalization
         self.normalization = make_normalization(
@@ -125,6 +130,7 @@ class ResidualLayer(AbstractLayer):
             self.channels,
             stencil_size=first.stencil_size,
             dimension=self.dimension,
+            boundary=first.boundary,
         )
 
     def forward(self, features: Tensor) -> Tensor:

@@ -51,6 +51,8 @@ def known_bounds(module: nn.Module) -> Iterator[None]:
 class OperatorNorm(nn.Module):
     """|K| of a convolution on images of at most `size`, following its weights.
 
+    With `any_size` the bound holds for larger images too.
+
     In training |K v| for a kept unit vector v, differentiable in the weights: `advance_` takes it
     one power iteration further, once an update of the weights and outside of forward passes, so
     that every pass between two updates meets the same number. In evaluation the upper bound of
@@ -62,9 +64,9 @@ class OperatorNorm(nn.Module):
 
     deterministic = True
 
-    def __init__(self, channels: int, size: Sequence[int]) -> None:
+    def __init__(self, channels: int, size: Sequence[int], *, any_size: bool = False) -> None:
         super().__init__()
-        self.size = tuple(size)
+        self.size, self.any_size = tuple(size), any_size
         generator = torch.Generator().manual_seed(0)
         vector = torch.randn((1, channels, *self.size), generator=generator)
         self.register_buffer("vector", vector / vector.norm())
@@ -108,8 +110,8 @@ class OperatorNorm(nn.Module):
         if known is None or not alike or not torch.equal(known, values):
             # A number of float32 at most, so that float64 computes with the very same.
             eps = max(torch.finfo(kind).eps for kind in (self.bound.dtype, torch.float32))
-            bound = torch.tensor(convolution.norm_bound(self.size) * (1 + 8 * eps) + _TINY)
-            self.bound.copy_(bound)
+            bound = convolution.norm_bound(self.size, any_size=self.any_size)
+            self.bound.copy_(torch.tensor(bound * (1 + 8 * eps) + _TINY))
             self._values = values.clone()
         self._seen = (stencil, stencil._version)
 
@@ -146,7 +148,7 @@ class OperatorNorm(nn.Module):
         return f"size={self.size}"
 
     def __deepcopy__(self, memo: dict[int, object]) -> "OperatorNorm":
-        copy = OperatorNorm(self.vector.shape[1], self.size)
+        copy = OperatorNorm(self.vector.shape[1], self.size, any_size=self.any_size)
         copy.to(self.vector.device, self.vector.dtype).train(self.training)
         copy.vector.copy_(self.vector)
         memo[id(self)] = copy
@@ -175,10 +177,11 @@ class StableLayer(AbstractLayer, FollowsWeights):
     """F(Y) = -dt K^T sigma(K Y + b), dt = 2/(L |K|^2): Euler steps of 1 never expand distances.
 
     The layer of convex potential flows (Meunier et al. 2022), here from Theorem 1. `size` is the
-    largest image for which dt is stable. Scaling K and b changes nothing where sigma is
-    homogeneous; then `follow_` keeps the length of theta, the root of the sum of its squares, at
-    that of an orthonormal matrix, so that a learning rate is relative to it. Not |K|, at which a
-    stencil that responds to little else than one image would be short, and changed the more.
+    largest image for which dt is stable, unless it is for `any_size`. Scaling K and b changes
+    nothing where sigma is homogeneous; then `follow_` keeps the length of theta, the root of the
+    sum of its squares, at that of an orthonormal matrix, so that a learning rate is relative to
+    it. Not |K|, at which a stencil that responds to little else than one image would be short, and
+    changed the more.
 
     K starts as an orthonormal matrix at the centre of the stencil with a little noise.
     """
@@ -195,8 +198,10 @@ class StableLayer(AbstractLayer, FollowsWeights):
         hidden_channels: int | None = None,
         stencil_size: int | Sequence[int] = 3,
         dimension: int = 2,
+        boundary: str = "zero",
         activation: str | Activation | Callable[[Tensor], Tensor] = "relu",
         normalization: str = "bias",
+        any_size: bool = False,
     ) -> None:
         if normalization not in ("none", "bias"):
             raise ConfigError(
@@ -208,6 +213,7 @@ class StableLayer(AbstractLayer, FollowsWeights):
             hidden_channels=hidden_channels,
             stencil_size=stencil_size,
             dimension=dimension,
+            boundary=boundary,
             activation=activation,
             normalization=normalization,
         )
@@ -219,7 +225,7 @@ class StableLayer(AbstractLayer, FollowsWeights):
             )
         self.slope = float(slopes[1])
         start_orthonormal_(self.convolution.stencil)
-        self.norm = OperatorNorm(self.channels, size)
+        self.norm = OperatorNorm(self.channels, size, any_size=any_size)
         self.norm.start(self.convolution)
 
     @property

@@ -15,6 +15,7 @@ from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
 from pdecnn.runs.evaluation import Examination, examine
+from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.runs import (
     ENVIRONMENT,
     TIME_LIMIT,
@@ -106,6 +107,12 @@ def read_page_runs(
     if weights not in WEIGHTS:
         raise ConfigError(f"weights must be one of {', '.join(WEIGHTS)}, found {weights!r}")
     runs = [Run(folder) for folder in folders]
+    for run in runs:
+        if not make_run_task(run.config).has_classes:
+            raise ConfigError(
+                f"{run.folder} has an answer for each pixel, and pages show classes; look at its "
+                f"figures, or use `pdecnn evaluate`"
+            )
     places = _data_of(runs, data)
     found = []
     for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):

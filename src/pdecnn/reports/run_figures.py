@@ -23,6 +23,7 @@ from pdecnn.errors import CheckpointError, system_errors_as
 from pdecnn.files import write_all
 from pdecnn.learning.metrics import best_epoch
 from pdecnn.reports.charts import convergence_charts, rates_in_words
+from pdecnn.reports.field_figures import draw_field_figures
 from pdecnn.reports.recorded import read_metrics, read_predictions, read_summary
 from pdecnn.reports.style import (
     BLUE,
@@ -36,6 +37,7 @@ from pdecnn.reports.style import (
     render,
     short_name,
 )
+from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.runs import Run
 
 FIGURES = "figures"
@@ -47,18 +49,9 @@ def draw_run_figures(run: Run) -> list[Path]:
     A run has a convergence figure after its first epoch; the confusion matrix and the predictions
     (Figure 1) once it is finished. The same run gives the same bytes.
     """
-    contents: dict[str, bytes] = {}
-    metrics, summary = read_metrics(run), read_summary(run)
+    task = make_run_task(run.config)
     with journal_style():
-        if metrics:
-            config = run.config
-            title, ties = f"{config.recipe}, seed {config.seed}", config.training.ties
-            contents |= render("convergence", draw_convergence(metrics, title, ties=ties))
-        if summary is not None:
-            names = summary["class_names"]
-            predictions = read_predictions(run, len(names))
-            contents |= render("confusion", draw_confusion(summary["test"], names))
-            contents |= render("predictions", draw_predictions(predictions, names))
+        contents = _class_figures(run) if task.has_classes else draw_field_figures(run, task)
     folder = run.folder / FIGURES
     with system_errors_as(
         CheckpointError,
@@ -68,6 +61,21 @@ def draw_run_figures(run: Run) -> list[Path]:
         if contents:
             folder.mkdir(exist_ok=True)
         return write_all(folder, contents)
+
+
+def _class_figures(run: Run) -> dict[str, bytes]:
+    contents: dict[str, bytes] = {}
+    metrics, summary = read_metrics(run), read_summary(run)
+    if metrics:
+        config = run.config
+        title, ties = f"{config.recipe}, seed {config.seed}", config.training.ties
+        contents |= render("convergence", draw_convergence(metrics, title, ties=ties))
+    if summary is not None:
+        names = summary["class_names"]
+        predictions = read_predictions(run, len(names))
+        contents |= render("confusion", draw_confusion(summary["test"], names))
+        contents |= render("predictions", draw_predictions(predictions, names))
+    return contents
 
 
 def draw_convergence(metrics: list[dict[str, Any]], title: str, *, ties: str) -> Figure:

@@ -24,6 +24,7 @@ from rich.table import Table
 from pdecnn.data.registry import PUBLISHED, needs_folder
 from pdecnn.learning.metrics import EpochReport
 from pdecnn.learning.progress import Progress as TrainingProgress
+from pdecnn.learning.tasks import AbstractTask
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.registry import list_models
@@ -31,6 +32,7 @@ from pdecnn.pde.facts import declared
 from pdecnn.pde.integrators import resolve_integrator
 from pdecnn.pde.layers import resolve_layer
 from pdecnn.reports.charts import ATTACKS
+from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.recipes import list_recipes, recipe
 from pdecnn.runs.runs import Run
 from pdecnn.runs.training import Listener
@@ -95,7 +97,7 @@ class ConsoleListener(Listener):
                 TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(bar_width=min(max(room, 1), _LARGEST_BAR)),
                 TextColumn(
-                    "loss {task.fields[loss]}  accuracy {task.fields[accuracy]} "
+                    f"loss {{task.fields[loss]}}  {trainer.task.score} {{task.fields[accuracy]}} "
                     "(val. {task.fields[validation]})  {task.fields[speed]} images/s"
                 ),
                 TimeRemainingColumn(),
@@ -128,28 +130,29 @@ class ConsoleListener(Listener):
             completed=progress.step,
             epoch=self._counted(progress.epoch + 1),
             loss=f"{sums[1] / count:.3f}",
-            accuracy=f"{sums[4] / count:.1%}",
+            accuracy=self.trainer.task.format(sums[4] / count),
             speed=f"{images / (now - self.begin_time):,.0f}",
         )
 
     def epoch(self, report: EpochReport, timing: dict[str, Any]) -> None:
         """Show the validation accuracy, or print the epoch's line."""
         skipped = report.nonfinite_steps
+        assert self.trainer is not None
+        task = self.trainer.task
         if self.bar is not None:
             if report.validation_accuracy is not None:
-                shown = f"{report.validation_accuracy:.1%}"
+                shown = task.format(report.validation_accuracy)
                 self.bar.update(self.bar.task_ids[0], validation=shown)
             if skipped > self.num_skipped:
                 self.note(f"epoch {report.epoch}: {skipped} steps skipped so far")
             self.num_skipped = skipped
             return
-        assert self.trainer is not None
         accuracy = report.validation_accuracy
         remaining = (self.trainer.config.epochs - report.epoch) * timing["seconds"]
         self.console.print(
-            f"epoch {self._counted(report.epoch)}  loss {report.data_loss:.4f}  accuracy "
-            f"{report.accuracy:.1%}  "
-            + ("" if accuracy is None else f"validation {accuracy:.1%}  ")
+            f"epoch {self._counted(report.epoch)}  loss {report.data_loss:.4f}  {task.score} "
+            f"{task.format(report.accuracy)}  "
+            + ("" if accuracy is None else f"validation {task.format(accuracy)}  ")
             + f"{timing['images_per_second']:,.0f} images/s  {remaining:,.0f} s left"
             + (f"  {skipped} steps skipped" if skipped else "")
         )
@@ -175,34 +178,38 @@ class ConsoleListener(Listener):
         summary = run.summary
         if summary is None:
             return
+        test, task = summary["test"], make_run_task(run.config)
         if self.console.is_interactive:  # where the bar is gone, and no epoch left its line
-            self.console.print(_history(run.metrics, self.console))
-        test = summary["test"]
+            self.console.print(_history(run.metrics, self.console, task))
         loss = "not finite" if test["loss"] is None else f"{test['loss']:.3f}"
-        best = summary["best_validation_accuracy"]
+        best = summary[f"best_validation_{task.score}"]
         self.console.print(
-            f"test accuracy {test['accuracy']:.2%} (loss {loss}, "
+            f"test {task.score} {task.format(test[task.score], 2)} (loss {loss}, "
             f"{test['num_images']:,} images) with the weights of epoch {summary['best_epoch']}, "
             + (
                 "the last: no validation, no selection"
                 if best is None
-                else f"the best of {summary['epochs']} by validation accuracy ({best:.2%})"
+                else f"the best of {summary['epochs']} by validation {task.score} "
+                f"({task.format(best, 2)})"
             )
         )
         if figures:
             names = ", ".join(path.name for path in figures if path.suffix == ".png")
             self.console.print(f"figures in {figures[0].parent}: {names}")
         folder = shlex.quote(str(run.folder))
-        self.console.print(f"next: pdecnn report {folder}, pdecnn explore {folder}")
+        classes = f"pdecnn report {folder}, pdecnn explore {folder}"
+        images = f"pdecnn predict {folder} IMAGE --output DIR"
+        self.console.print(f"next: {classes if task.has_classes else images}")
 
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _MOST_BARS = 30
 
 
-def _history(epochs: Sequence[dict[str, Any]], console: Console) -> str:
-    """A line of bars, from the lowest to the highest accuracy, with both ends in numbers."""
-    kind = "accuracy" if epochs[-1]["validation_accuracy"] is None else "validation_accuracy"
+def _history(epochs: Sequence[dict[str, Any]], console: Console, task: AbstractTask) -> str:
+    """A line of bars, from the lowest to the highest score, with both ends in numbers."""
+    validated = f"validation_{task.score}"
+    kind = task.score if epochs[-1][validated] is None else validated
     values = [epoch[kind] for epoch in epochs]
     groups = min(len(values), _MOST_BARS)
     shown = [values[(k + 1) * len(values) // groups - 1] for k in range(groups)]
@@ -211,7 +218,8 @@ def _history(epochs: Sequence[dict[str, Any]], console: Console) -> str:
     scale = (len(signs) - 1) / (high - low) if high > low else 0.0
     bars = "".join(signs[round((value - low) * scale)] for value in shown)
     name = kind.replace("_", " ")
-    return f"{name} {values[0]:.1%} {bars} {values[-1]:.1%}, {len(values)} epochs"
+    first, last = task.format(values[0]), task.format(values[-1])
+    return f"{name} {first} {bars} {last}, {len(values)} epochs"
 
 
 def _ranks(trainer: Trainer) -> str:

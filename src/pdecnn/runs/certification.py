@@ -199,7 +199,7 @@ def _attacked(
     inside = bool(((pixels >= 0) & (pixels <= 1)).all())
     bounds: Bounds = PIXELS if inside else None
     losses = ("ce", "dlr")[: 2 if network.num_classes >= DLR_CLASSES else 1]
-    device = network.classifier.weight.device
+    device = network.weight.device
     resisting, found = torch.ones(len(pixels), dtype=torch.bool), []
     with scores_of_pixels(network) as scores:
         for radius in radii:

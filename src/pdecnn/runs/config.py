@@ -12,8 +12,10 @@ from typing import Any, get_args, get_origin
 from pdecnn.checks import is_count, is_finite_number
 from pdecnn.data.augmentation import ALTERNATE, PADDING_MODES, Augmentation
 from pdecnn.data.image_file import MAX_PIXELS
+from pdecnn.data.patches import Patches
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.errors import ConfigError, quoted, unknown_name
+from pdecnn.learning.tasks import TaskConfig
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
@@ -26,8 +28,9 @@ from pdecnn.settings import Settings, documented, setting
 FORMAT_VERSION = 3
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
 files of before it had one have none, which counts as 0."""
-GROUPS = ("network", "data", "training")
+GROUPS = ("task", "network", "data", "training")
 VALIDATION_FRACTION = 0.2
+CLASSIFYING = TaskConfig()
 
 
 @documented
@@ -95,6 +98,16 @@ class DataConfig(Settings):
     standardize: str = setting(
         "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
     )
+    patch: int | None = setting(
+        None, "The side of the random crops of pictures that are trained on.", "[1, inf)"
+    )
+    repeats: int = setting(1, "How many crops an epoch takes of each picture.", "[1, inf)")
+    noise: float | tuple[float, ...] | None = setting(
+        None,
+        "The standard deviation of the noise on pictures, in units of 255; or a range, of which "
+        "each example has another.",
+        "[0, inf)",
+    )
     pooling: int = setting(
         1, "Standardised images are averaged over cells of this many pixels an axis.", "[1, inf)"
     )
@@ -114,7 +127,60 @@ class DataConfig(Settings):
                 raise ConfigError(
                     f"data.group must be a regular expression ({error}), found {quoted(self.group)}"
                 ) from None
+        self._check_pictures()
         self._check_use()
+
+    def _check_pictures(self) -> None:
+        """What pictures need, and nothing else has."""
+        if isinstance(self.noise, tuple) and len(self.noise) == 1:
+            object.__setattr__(self, "noise", self.noise[0])
+        if isinstance(self.noise, tuple) and (
+            len(self.noise) != 2 or self.noise[0] > self.noise[1]
+        ):
+            raise ConfigError(
+                f"data.noise must be one number or a range of two, such as [5, 55], found "
+                f"{list(self.noise)}"
+            )
+        if self.name != "pictures":
+            for name in ("patch", "noise"):
+                if getattr(self, name) is not None:
+                    raise ConfigError(
+                        f"data.{name} is for data.name=pictures; leave it out for {self.name!r}, "
+                        f"found {getattr(self, name)}"
+                    )
+        elif self.patch is None or self.noise is None:
+            raise ConfigError(
+                "pictures are cropped and have noise added: set data.patch and data.noise, e.g. "
+                "data.patch=64 and data.noise=25"
+            )
+        elif (
+            self.flip == ALTERNATE or self.cutout or self.trivial_augment or self.group is not None
+        ):
+            raise ConfigError(
+                "pictures are cropped and flipped at random: leave out data.cutout, "
+                "data.trivial_augment and data.group, and set data.flip=true or false"
+            )
+        elif self.standardize != "none" or self.size is not None or self.stream:
+            raise ConfigError(
+                "pictures are read as they are, in [0, 1] and in memory: set "
+                "data.standardize=none and leave out data.size and data.stream"
+            )
+
+    def patches(self) -> Patches | None:
+        """The examples that pictures become; None for data with classes."""
+        if self.patch is None or self.noise_range is None:
+            return None
+        return Patches(
+            size=self.patch, repeats=self.repeats, flip=bool(self.flip), noise=self.noise_range
+        )
+
+    @property
+    def noise_range(self) -> tuple[float, float] | None:
+        """The least and the most noise; None: there is none."""
+        if self.noise is None:
+            return None
+        low, high = self.noise if isinstance(self.noise, tuple) else (self.noise, self.noise)
+        return low, high
 
     def _check_use(self) -> None:
         """Refuse what would be ignored."""
@@ -128,7 +194,7 @@ class DataConfig(Settings):
                 f"data.padding_mode={self.padding_mode} has no use with data.padding=0; set "
                 f"data.padding above 0, or leave data.padding_mode out"
             )
-        if self.channels is not None and self.name != "images":
+        if self.channels is not None and self.name not in ("images", "pictures"):
             raise ConfigError(
                 f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
                 f"found {self.channels}"
@@ -159,6 +225,7 @@ class RunConfig:
     network: NetworkConfig
     data: DataConfig
     training: TrainingConfig
+    task: TaskConfig = CLASSIFYING
     seed: int = 0
     """Drives the split, the initial weights, the order and the augmentation."""
     initial: str | None = None
@@ -170,6 +237,13 @@ class RunConfig:
             raise ConfigError(f"recipe must be a plain name, found {quoted(self.recipe, 60)}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigError(f"seed must be a whole number of at least 0, found {self.seed!r}")
+        self.task.check_network(self.network)
+        mixed = [name for name in ("mixup", "cutmix") if getattr(self.training, name) is not None]
+        if mixed and self.task.name != "classification":
+            raise ConfigError(
+                f"training.{mixed[0]} mixes images of two classes; leave it out for "
+                f"task.name={self.task.name}"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON values."""
@@ -178,6 +252,7 @@ class RunConfig:
             "recipe": self.recipe,
             "seed": self.seed,
             "initial": self.initial,
+            "task": self.task.to_dict(),
             "network": self.network.to_dict(),
             "data": self.data.to_dict(),
             "training": self.training.to_dict(),
@@ -201,6 +276,7 @@ class RunConfig:
         return replace(
             self,
             seed=seed,
+            task=replace(self.task, **groups["task"]),
             network=replace(self.network, **groups["network"]),
             data=replace(self.data, **groups["data"]),
             training=replace(self.training, **groups["training"]),
@@ -234,6 +310,12 @@ _BEFORE: dict[int, dict[str, Any]] = {
         "training.mixup": None,
         "training.cutmix": None,
         "training.batch_norm_statistics": "running",
+        "task.name": "classification",
+        "task.loss": None,
+        "network.boundary": "zero",
+        "data.patch": None,
+        "data.repeats": 1,
+        "data.noise": None,
     },
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.
@@ -243,6 +325,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 }
 _RECIPE_NAME = re.compile(r"\w[\w .+-]{0,99}")
 _CLASSES: dict[str, Any] = {
+    "task": TaskConfig,
     "network": NetworkConfig,
     "data": DataConfig,
     "training": TrainingConfig,
@@ -255,6 +338,8 @@ def run_config_from_dict(values: object) -> RunConfig:
     A setting that is not there means what it meant in the version that wrote the file.
     """
     expected = {"recipe", "seed", "initial", *GROUPS}
+    if isinstance(values, dict):
+        values = {"task": {}} | values
     if not isinstance(values, dict) or values.keys() - {"format_version"} != expected:
         raise ConfigError(f"a run config must have exactly the keys {sorted(expected)}")
     version = values.get("format_version", 0)

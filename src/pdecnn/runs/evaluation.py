@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from pdecnn.data.arrays import SAMPLES, read_samples, samples_of
 from pdecnn.data.augmentation import cpu_generator
-from pdecnn.data.image_file import SUFFIXES, read_image
+from pdecnn.data.image_file import SUFFIXES, read_image, write_image
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.learning.distributed import joined_ranks
-from pdecnn.learning.metrics import Evaluation, check_fit, class_scores, evaluate_network
+from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
@@ -29,7 +29,7 @@ from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_weights
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.preparation import make_run_task, read_splits
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import Run
 
@@ -114,10 +114,10 @@ def take_initial(network: Network, initial: str | None, *, foreign: bool) -> Non
         take_foreign_weights(network, Path(initial))
         refuse_nonfinite(network, Path(initial))
         return
-    fresh = network.classifier.weight.detach().clone()
+    fresh = [weight.detach().clone() for weight in network.classifier.parameters()]
     take_weights(network, _read(Path(initial)), Path(initial))
     refuse_nonfinite(network, Path(initial))
-    if torch.equal(network.classifier.weight, fresh):
+    if fresh and all(map(torch.equal, network.classifier.parameters(), fresh)):
         log.info("other classes than in %s: the classifier starts anew", initial)
 
 
@@ -128,22 +128,31 @@ def evaluate(
     split: str = "test",
     weights: str = "best",
     device: str = "auto",
+    noise: float | None = None,
 ) -> dict[str, Any]:
-    """Accuracy, loss and per-class accuracies of a run on its test, validation or training images.
+    """The figures of a run on its test, validation or training images, as its task has them.
 
     The training images come as they are, without augmentation. Several ranks share the images.
+    A denoiser is measured with the `noise`, in units of 255, of the middle of what it was trained
+    with unless said otherwise.
     """
-    where = resolve_device(device)
+    where, opened = resolve_device(device), open_run(run)
     with joined_ranks(where) as ranks:
         network, images, training = ranks.together(
-            lambda: read_run(open_run(run), data, split=split, weights=weights)
+            lambda: read_run(opened, data, split=split, weights=weights, any_task=True)
         )
+        if noise is not None and opened.config.data.noise is None:
+            raise ConfigError(f"{run}: was trained without noise; leave out --noise")
+        task = make_run_task(opened.config, noise=noise)
         how: dict[str, Any] = {
             "batch_size": training.evaluation_batch_size,
             "precision": training.precision,
         }
-        score = ranks.scoring(network.to(where), images.images, **how)
-        evaluation = ranks.agreed(evaluate_network(network, images, score=score, **how))
+        network.to(where)
+        quick = partial(ranks.scoring, network, images.images, **how)
+        evaluation = ranks.agreed(
+            task.evaluate(network, images, poll=lambda: None, quick=quick, **how)
+        )
     return {**evaluation.to_dict(), "num_weights": network.num_weights}
 
 
@@ -154,15 +163,21 @@ def read_run(
     split: str = "test",
     weights: str = "best",
     finite: bool = True,
+    any_task: bool = False,
 ) -> tuple[Network, ImageSet, TrainingConfig]:
     """The network of a run, the images to measure it on, which must fit it, and its settings.
 
     `data` is where its data lie now, if that is not where they were. With `finite` a network of
-    weights that are no numbers is refused.
+    weights that are no numbers is refused, without `any_task` one whose samples have no classes.
     """
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
     config = run.config
+    if not any_task and not make_run_task(config).has_classes:
+        raise ConfigError(
+            f"{run.folder} is a {config.task.name} at each pixel, and this needs a class for each "
+            f"image; use `pdecnn evaluate` and `pdecnn predict`"
+        )
     if data is not None:
         config = replace(config, data=replace(config.data, folder=str(data)))
     network = read_weights(run, weights)
@@ -174,7 +189,7 @@ def read_run(
             f"{run.folder} has no validation images: it was trained on all training images "
             f"(data.validation_fraction=0); use --split test or train"
         )
-    check_fit(network, images)
+    make_run_task(config).check_fit(network, images)
     return network, images, config.training
 
 
@@ -193,8 +208,9 @@ def predict(
     """
     if top < 1:
         raise ConfigError(f"top must be at least 1, found {top}")
-    network = load(run, weights).to(resolve_device(device))
-    refuse_nonfinite(network, Path(run))
+    network = _ready(run, weights, device)
+    if network.config.is_field:
+        raise ConfigError(f"{run} gives an image for each image; say where to with --output DIR")
     class_names = network.preprocessing.class_names or tuple(map(str, range(network.num_classes)))
     results = []
     for names, samples in _samples(network, images):
@@ -212,6 +228,54 @@ def predict(
             ]
             results.append({"image": name, "predictions": predictions})
     return results
+
+
+def _ready(run: str | Path, weights: str, device: str) -> Network:
+    network = load(run, weights).to(resolve_device(device))
+    refuse_nonfinite(network, Path(run))
+    return network
+
+
+def predict_images(
+    run: str | Path,
+    images: Sequence[str | Path],
+    output: str | Path,
+    *,
+    force: bool = False,
+    weights: str = "best",
+    device: str = "auto",
+) -> list[dict[str, Any]]:
+    """Write what a network from image to image makes of image files, as PNG of the same stem.
+
+    Nothing is overwritten without `force`, and where something would be nothing is written. An
+    entry per image: `image`, `output`, its `size` and the size it was `padded` to for the levels.
+    """
+    network, folder = _ready(run, weights, device), Path(output)
+    if not network.config.is_field:
+        raise ConfigError(f"{run} gives classes, not images; leave out --output")
+    files = _found_files(images)
+    targets = [folder / f"{file.stem}.png" for file in files]
+    for file, target in zip(files, targets, strict=True):
+        if file.suffix.lower() not in SUFFIXES:
+            raise DataError(f"{file}: is no image file; they end in {', '.join(SUFFIXES)}")
+        if targets.count(target) > 1:
+            raise DataError(f"{target}: would be written for two images; rename one of them")
+        if os.path.lexists(target) and (not force or target.resolve() == file.resolve()):
+            raise DataError(f"{target}: is there already; pass --force, or another --output")
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for file, target in zip(files, targets, strict=True):
+        pixels = network.preprocess(read_image(file, network.config.in_channels)[None])
+        with torch.no_grad():
+            answer = network(pixels)[0]
+        if not bool(answer.isfinite().all()):
+            raise DivergedError(f"{file}: what comes of it is not finite; take other weights")
+        write_image(target, answer)
+        size = tuple(answer.shape[1:])
+        padded = list(network.padded_size(size))
+        rows.append({"image": str(file), "output": str(target), "size": list(size)})
+        rows[-1]["padded"] = padded
+    return rows
 
 
 def _samples(

@@ -16,6 +16,7 @@ from pdecnn.data.image_set import ImageSet, StoredImages, channel_statistics
 from pdecnn.data.registry import OWN, own_form, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
 from pdecnn.errors import ConfigError, DataError
+from pdecnn.learning.tasks import AbstractTask, make_task
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
@@ -42,6 +43,8 @@ class Splits(NamedTuple):
         digest = hashlib.sha256()
         for part in (part for part in self if part is not None):
             digest.update(repr((tuple(part.images.shape), part.class_names)).encode())
+            if part.sizes is not None:
+                digest.update(repr(part.sizes.tolist()).encode())
             images = part.images
             if isinstance(images, StoredImages):
                 images = images[_sampled(len(images))]
@@ -153,12 +156,19 @@ def _channels_of(initial: str | None) -> int | None:
         return None
 
 
+def make_run_task(config: RunConfig, *, noise: float | None = None) -> AbstractTask:
+    """What a run is trained for; measured with another `noise` than it was trained with if said."""
+    levels = config.data.noise_range if noise is None else (noise, noise)
+    return make_task(config.task, noise=levels)
+
+
 def make_network(config: RunConfig, train: ImageSet) -> Network:
     """A fresh network for the first level, its weights drawn from the seed alone."""
     network = config.network
-    if train.channels != network.in_channels or train.num_classes != network.num_classes:
+    num_outputs = make_run_task(config).num_outputs(train)
+    if train.channels != network.in_channels or num_outputs != network.num_classes:
         raise ConfigError(
-            f"the data has {train.channels} channels and {train.num_classes} classes, the network "
+            f"the data has {train.channels} channels and {num_outputs} classes, the network "
             f"{network.in_channels} and {network.num_classes}; set network.in_channels and "
             f"network.num_classes"
         )
@@ -169,9 +179,11 @@ def make_network(config: RunConfig, train: ImageSet) -> Network:
             f"of 1 after the first"
         )
     preprocessing = make_preprocessing(config.data, train)
-    last_size = tuple(n // preprocessing.pooling for n in preprocessing.size or train.size)
+    patch = config.data.patch
+    own_size = train.size if patch is None else (patch,) * len(train.size)
+    last_size = tuple(n // preprocessing.pooling for n in preprocessing.size or own_size)
     network, preprocessing = config.training.first_level(network, preprocessing, last_size)
-    size = tuple(n // preprocessing.pooling for n in preprocessing.size or train.size)
+    size = tuple(n // preprocessing.pooling for n in preprocessing.size or own_size)
     if min(size) < network.smallest_size:
         raise ConfigError(
             f"images of size {size} are too small for {network.num_blocks} blocks, which need "
@@ -205,6 +217,8 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
         mean, std = channel_statistics(train)
     if config.standardize == "mean":
         std = None
+    if train.sizes is not None:  # pictures, which stay as they are
+        return Preprocessing(standardize=config.standardize, pooling=config.pooling)
     dimensions = len(train.size)
     return Preprocessing(
         standardize=config.standardize,

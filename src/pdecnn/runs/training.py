@@ -24,12 +24,11 @@ from pdecnn.learning.distributed import Ranks, joined_ranks, num_ranks
 from pdecnn.learning.metrics import (
     AUTO,
     EpochReport,
-    Evaluation,
-    class_scores,
-    evaluate_network,
+    Measured,
     resolve_precision,
 )
 from pdecnn.learning.progress import Progress
+from pdecnn.learning.tasks import AbstractTask
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import serialize
@@ -44,7 +43,13 @@ from pdecnn.runs.environment import (
     resolve_device,
 )
 from pdecnn.runs.evaluation import SHOWN_IMAGES, read_weights, take_initial
-from pdecnn.runs.preparation import Splits, fit_network, make_network, read_splits
+from pdecnn.runs.preparation import (
+    Splits,
+    fit_network,
+    make_network,
+    make_run_task,
+    read_splits,
+)
 from pdecnn.runs.runs import (
     DATA,
     INITIAL,
@@ -358,6 +363,8 @@ class _Walk:
             augmentation=config.data.augmentation(),
             seed=config.seed,
             ranks=self.ranks,
+            task=make_run_task(config),
+            patches=config.data.patches(),
         )
 
     def _remember_data(self) -> str:
@@ -403,7 +410,7 @@ class _Walk:
         deadline = begin + (trainer.config.time_limit_seconds or float("inf"))
         poll = partial(self.signals.poll, ranks.largest)
         reports = trainer.epochs(poll=poll, on_step=self._on_step)
-        with closing(EventWriter(self.run.folder / TENSORBOARD)) as writer:
+        with closing(EventWriter(self.run.folder / TENSORBOARD, trainer.task)) as writer:
             for report in reports:
                 seconds = monotonic() - begin
                 images = (trainer.progress.step - first_step) * trainer.config.batch_size
@@ -412,7 +419,7 @@ class _Walk:
                     "seconds": round(seconds, 4),
                     "images_per_second": round(images / max(seconds, 1e-9), 1),
                 }
-                entries.append({name: _json(value) for name, value in report._asdict().items()})
+                entries.append(epoch_entry(report, trainer.task))
                 ranks.first(partial(self._write_epoch, entries, report, timing, writer))
                 self._tell(self.listener.epoch, report, timing)
                 begin, first_step = monotonic(), trainer.progress.step
@@ -482,41 +489,40 @@ class _Walk:
             "batch_size": config.evaluation_batch_size,
             "precision": config.precision,
         }
-        score = ranks.scoring(network, test.images, **how)
-        evaluation = ranks.agreed(evaluate_network(network, test, score=score, **how))
-        ranks.first(partial(self._summarize, network, test, evaluation))
+        evaluation = self.trainer.task.evaluate(
+            network,
+            test,
+            poll=lambda: None,
+            quick=partial(ranks.scoring, network, test.images, **how),
+            **how,
+        )
+        ranks.first(partial(self._summarize, network, test, ranks.agreed(evaluation)))
 
     def _best_network(self) -> Network:
         """The best weights, which rank 0 reads for all."""
         current, read = self.trainer.network, list[Network]()
         self.ranks.first(lambda: read.append(read_weights(self.run)))
         network = read[0] if read else Network(current.config, current.preprocessing)
-        network.to(current.classifier.weight.device, current.classifier.weight.dtype)
+        network.to(current.weight.device, current.weight.dtype)
         self.ranks.copy_from_first_(list(network.state_dict().values()))
         return network
 
-    def _summarize(self, network: Network, test: ImageSet, evaluation: Evaluation) -> None:
+    def _summarize(self, network: Network, test: ImageSet, evaluation: Measured) -> None:
         """Write the test figures and the answers to a few images."""
         progress, folder = self.trainer.progress, self.run.folder
         selected = self.trainer.validation is not None
         shown = torch.randperm(len(test), generator=cpu_generator(SHOWN_IMAGES))[:NUM_SHOWN]
-        sample = test.subset(shown)
-        images, precision = sample.images[:], self.trainer.config.precision
-        scores = class_scores(network, images, batch_size=NUM_SHOWN, precision=precision)
-        predictions = {
-            "images": images,
-            "labels": sample.labels,
-            "probabilities": scores.softmax(1),
-        }
+        task, precision = self.trainer.task, self.trainer.config.precision
+        predictions = task.show(network, test.subset(shown), precision)
         summary = {
             "stopped": progress.stopped or TIME_LIMIT,
             "epochs": progress.epoch,
             "best_epoch": progress.best_epoch,
-            "best_validation_accuracy": progress.best_accuracy if selected else None,
-            "selected_by": "validation accuracy" if selected else None,
+            f"best_validation_{task.score}": progress.best_accuracy if selected else None,
+            "selected_by": f"validation {task.score}" if selected else None,
             "num_weights": network.num_weights,
             "class_names": list(test.class_names),
-            "test": {**evaluation.to_dict(), "confusion": evaluation.confusion},
+            "test": evaluation.summary(),
         }
         self._write(write_atomically, folder / PREDICTIONS, serialize(predictions))
         self._write(write_json, folder / SUMMARY, summary)
@@ -539,6 +545,14 @@ class _Walk:
             event(*arguments)
 
 
+def epoch_entry(report: EpochReport, task: AbstractTask) -> dict[str, Any]:
+    """The figures of an epoch as JSON values, the score by the name it has in the task."""
+    return {
+        name.replace("accuracy", task.score): _json(value)
+        for name, value in report._asdict().items()
+    }
+
+
 def _json(value: float | list[int] | None) -> float | list[int] | None:
     """JSON has no infinity and no NaN; None stands for both."""
     return None if isinstance(value, float) and not isfinite(value) else value
@@ -547,8 +561,8 @@ def _json(value: float | list[int] | None) -> float | list[int] | None:
 class EventWriter:
     """Writes every figure of an epoch as a scalar; does nothing without TensorBoard."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, task: AbstractTask) -> None:
+        self._folder, self._task = folder, task
         self._installed = find_spec("tensorboard") is not None
         self._writer: Any = None
 
@@ -560,7 +574,7 @@ class EventWriter:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(self._folder))
-        for name, value in (report._asdict() | timing).items():
+        for name, value in (epoch_entry(report, self._task) | timing).items():
             if name != "epoch" and isinstance(value, int | float):
                 self._writer.add_scalar(name, value, report.epoch)
         self._writer.flush()

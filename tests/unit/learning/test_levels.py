@@ -196,7 +196,7 @@ def test_the_best_epoch_is_one_of_the_last_level(monkeypatch, third):
     trainer = level_trainer(SPACE)
     figures = iter([(0.9, 1.0), (0.8, 1.0), third, (0.95, 1.0)])
     monkeypatch.setattr(
-        "pdecnn.learning.trainer.evaluate_network",
+        "pdecnn.learning.tasks.evaluate_network",
         lambda *arguments, **options: _Evaluation(*next(figures)),
     )
     best, recorded = [], []
@@ -211,9 +211,7 @@ def test_the_best_epoch_is_one_of_the_last_level(monkeypatch, third):
 
 def test_patience_counts_on_the_last_level_only(monkeypatch):
     trainer = level_trainer({**SPACE, "epochs": 12, "patience": 2})
-    monkeypatch.setattr(
-        "pdecnn.learning.trainer.evaluate_network", lambda *a, **o: _Evaluation(0.5)
-    )
+    monkeypatch.setattr("pdecnn.learning.tasks.evaluate_network", lambda *a, **o: _Evaluation(0.5))
     reports = run(trainer)
     assert trainer.progress.stopped == "early_stopping"
     assert [report.level for report in reports] == [0] * 6 + [1] * 3
@@ -221,7 +219,7 @@ def test_patience_counts_on_the_last_level_only(monkeypatch):
 
 class _Evaluation:
     def __init__(self, accuracy, loss=1.0):
-        self.accuracy, self.loss = accuracy, loss
+        self.score, self.loss = accuracy, loss
 
 
 # Batches are 3 an epoch: before and after the last batch of a level, and in the next one.

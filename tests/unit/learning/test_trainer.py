@@ -9,7 +9,7 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.split import training_batches
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.learning import Evaluation, evaluate_network
-from pdecnn.learning import trainer as trainer_module
+from pdecnn.learning import tasks as tasks_module
 from tests.unit.learning.trainings import (
     DYNAMICS,
     POLLS_PER_EPOCH,
@@ -119,7 +119,7 @@ def script_validation(monkeypatch, accuracies, losses=None):
             num_images=1,
         )
 
-    monkeypatch.setattr(trainer_module, "evaluate_network", evaluate)
+    monkeypatch.setattr(tasks_module, "evaluate_network", evaluate)
 
 
 def test_early_stopping_waits_for_its_patience(monkeypatch):

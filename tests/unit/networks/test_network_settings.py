@@ -64,6 +64,10 @@ REACHED = {
         "unit_rows",
         lambda n: {"UnitRowsClassifier": "unit_rows"}.get(type(n.classifier).__name__),
     ),
+    "boundary": (
+        "reflect",
+        lambda n: the_one(p.boundary for p in n.modules() if getattr(p, "padding", 0) == (1, 1)),
+    ),
     "certified_size": ((8, 8), lambda n: n.config.certified_size),
     # It changes no number of the network, but what its stencils mean and the box around them.
     "mesh_size": (0.5, lambda n: n.config.mesh_size),

@@ -9,8 +9,9 @@ from contextlib import suppress
 import pytest
 
 import pdecnn
+from pdecnn.data.registry import NUM_TEST_IMAGES
 from pdecnn.errors import RankError
-from pdecnn.learning import trainer as trainer_module
+from pdecnn.learning import tasks as tasks_module
 from pdecnn.runs import preparation, training
 from pdecnn.runs.environment import Interrupted, StopSignals
 from pdecnn.runs.runs import Run
@@ -65,7 +66,7 @@ def test_promise_21_a_signal_in_an_epoch_leaves_a_checkpoint_within_one_step(
 
 def signal_in_validation(monkeypatch):
     """Send SIGTERM between two batches of the second epoch's validation; the polls of each."""
-    original, calls = trainer_module.evaluate_network, []
+    original, calls = tasks_module.evaluate_network, []
 
     def evaluate(*arguments, poll, **options):
         calls.append(0)
@@ -78,7 +79,7 @@ def signal_in_validation(monkeypatch):
 
         return original(*arguments, poll=signalling_poll, **options)
 
-    monkeypatch.setattr(trainer_module, "evaluate_network", evaluate)
+    monkeypatch.setattr(tasks_module, "evaluate_network", evaluate)
     return calls
 
 
@@ -169,11 +170,15 @@ def test_a_signal_after_the_last_epoch_is_not_forgotten(undisturbed, tmp_path):
 def test_a_signal_in_the_final_test_ends_at_once_and_is_made_up_for(
     undisturbed, tmp_path, monkeypatch
 ):
-    def evaluate(*arguments, **options):
+    original = tasks_module.evaluate_network
+
+    def evaluate(network, images, **options):
+        if len(images) != NUM_TEST_IMAGES:  # of a validation
+            return original(network, images, **options)
         send()
         raise AssertionError("the signal came late")
 
-    monkeypatch.setattr(training, "evaluate_network", evaluate)
+    monkeypatch.setattr(tasks_module, "evaluate_network", evaluate)
     interrupted_run(tmp_path / "run", Recorder())
     monkeypatch.undo()
     run = pdecnn.train(small_config(), output=tmp_path / "run", resume=True)

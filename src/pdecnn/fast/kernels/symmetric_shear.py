@@ -344,6 +344,7 @@ def _fits_layer(layer: nn.Module) -> bool:
     return (
         type(layer.convolution) is Convolution
         and layer.convolution.stencil_size == (3, 3)
+        and layer.convolution.boundary == "zero"
         and layer.hidden_channels == layer.channels
         and layer.channels % 8 == 0
         and layer.channels <= MOST_CHANNELS

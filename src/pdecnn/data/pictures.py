@@ -1,0 +1,143 @@
+"""Images without classes, of any sizes: folders of files, or the same packed into one .npz file."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pdecnn.data.arrays import ArrayFiles, ArrayForm
+from pdecnn.data.image_file import read_image
+from pdecnn.data.image_set import DataSet, ImageSet
+from pdecnn.data.images import Scan
+from pdecnn.data.split import hold_out_test
+from pdecnn.errors import DataError
+from pdecnn.files import write_atomically
+
+PART_NAMES = ("train", "validation", "test")
+PACKED = ".npz"
+_CLASS = ("image",)
+
+
+def read_pictures(place: Path | str, *, channels: int | None) -> DataSet:
+    """The images of a folder at any depth, perhaps in `train`, `validation` and `test`, by name.
+
+    Or what `pack_pictures` made of one. A test part that is missing is held out of the training
+    images, alike in every run. All files that cannot be used are named in one BadFilesError.
+    `channels` None: as many as the files have.
+    """
+    path = Path(place)
+    sets = _read_packed(path) if path.suffix == PACKED else _read_folder(path, channels)
+    found = sets["train"].channels
+    if channels is not None and found != channels:
+        raise DataError(
+            f"{path}: was packed with {found} channels, but data.channels={channels}; pack it "
+            f"again, or set data.channels={found}"
+        )
+    train, test = sets["train"], sets.get("test")
+    if test is None:
+        kept, held_out = hold_out_test(train.labels)
+        train, test = train.subset(kept), train.subset(held_out)
+    return DataSet(name="pictures", train=train, test=test, validation=sets.get("validation"))
+
+
+def pictures_form(place: Path | str, *, channels: int | None) -> ArrayForm:
+    """What a network must fit: as many numbers a pixel come out as go in."""
+    if not Path(place).exists():
+        raise DataError(f"{place}: no such file or folder; pass a folder of images")
+    if channels is None:
+        channels = read_pictures(place, channels=None).train.channels
+    return ArrayForm(channels, channels, 2)
+
+
+def pack_pictures(place: Path | str, file: Path, *, channels: int | None) -> dict[str, int]:
+    """Write the images of a folder as arrays `x`, `size` and `name` of each part; their numbers."""
+    if file.suffix != PACKED:
+        raise DataError(f"{file}: packed data is a {PACKED} file; call it {file.stem}{PACKED}")
+    sets = _read_folder(Path(place), channels)
+    arrays: dict[str, Any] = {}
+    for part, images in sets.items():
+        assert isinstance(images.images, Tensor)
+        assert images.sizes is not None
+        arrays |= {
+            f"x_{part}": images.images.numpy(),
+            f"size_{part}": images.sizes.numpy(),
+            f"name_{part}": np.array(images.names),
+        }
+    content = BytesIO()
+    np.savez_compressed(content, **arrays)
+    write_atomically(file, content.getvalue())
+    return {part: len(images) for part, images in sets.items()}
+
+
+def _read_folder(root: Path, channels: int | None) -> dict[str, ImageSet]:
+    if not root.is_dir():
+        raise DataError(f"{root}: no such folder; pass one with images in it, or a {PACKED} file")
+    scan = Scan(root, ())
+    parts = {part: scan.list_files(where) for part, where in _find_parts(root).items()}
+    if channels is None:
+        forms = scan.forms(parts["train"])
+        channels = next((form.channels for form in forms if form.channels != 1), 1)
+    read = {
+        part: scan.read_each(files, lambda path: read_image(path, channels))
+        for part, files in parts.items()
+    }
+    scan.report(sum(map(len, parts.values())))
+    if not parts["train"]:
+        raise DataError(f"{root}: holds no image; pass a folder with PNG or JPEG files in it")
+    return {
+        part: _image_set(images, [str(path.relative_to(root)) for path in parts[part]])
+        for part, images in read.items()
+        if images
+    }
+
+
+def _find_parts(root: Path) -> dict[str, Path]:
+    """Where each part is: all in the folder itself, or in subfolders that say so."""
+    parts = {name: root / name for name in PART_NAMES if (root / name).is_dir()}
+    return parts if "train" in parts else {"train": root}
+
+
+def _image_set(images: list[Tensor], names: list[str]) -> ImageSet:
+    """One tensor for all, each image in the upper left corner."""
+    sizes = torch.tensor([image.shape[1:] for image in images])
+    largest = sizes.amax(0).tolist()
+    if any(image.is_floating_point() for image in images):  # of more than 8 bits
+        images = [image if image.is_floating_point() else image.float() / 255 for image in images]
+    pixels = torch.zeros((len(images), images[0].shape[0], *largest), dtype=images[0].dtype)
+    for row, image in zip(pixels, images, strict=True):
+        row[:, : image.shape[1], : image.shape[2]] = image
+    return _labelled(pixels, sizes, names)
+
+
+def _labelled(pixels: Tensor, sizes: Tensor, names: list[str]) -> ImageSet:
+    labels = torch.zeros(len(pixels), dtype=torch.int64)
+    return ImageSet(
+        images=pixels, labels=labels, class_names=_CLASS, sizes=sizes, names=tuple(names)
+    )
+
+
+def _read_packed(path: Path) -> dict[str, ImageSet]:
+    files = ArrayFiles(path)
+    wanted = [part for part in PART_NAMES if f"x_{part}" in files.names]
+    lacking = [
+        f"{kind}_{part}"
+        for part in wanted
+        for kind in ("size", "name")
+        if f"{kind}_{part}" not in files.names
+    ]
+    if "train" not in wanted or lacking:
+        raise DataError(
+            f"{path}: lacks {', '.join(lacking) or 'x_train'}; make it with `pdecnn data pack`"
+        )
+    sets = {}
+    for part in wanted:
+        pixels, sizes = (torch.from_numpy(files.read(f"{kind}_{part}")) for kind in ("x", "size"))
+        names = [str(name) for name in files.read(f"name_{part}")]
+        fits = sizes.shape == (len(pixels), pixels.dim() - 2) and len(names) == len(pixels)
+        if not fits or (sizes < 1).any() or (sizes > torch.tensor(pixels.shape[2:])).any():
+            raise DataError(f"{path}: the sizes or names of x_{part} do not fit it; pack it again")
+        sets[part] = _labelled(pixels, sizes, names)
+    return sets

@@ -1,0 +1,330 @@
+"""What a network is trained for: the loss, the figures, and which of two networks is better.
+
+Objective, trainer, evaluation and prediction ask the task; they do not know which one it is.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pdecnn.data.image_set import ImageSet
+from pdecnn.data.patches import with_test_noise
+from pdecnn.errors import ConfigError
+from pdecnn.fast.acceleration import fast_layout
+from pdecnn.learning.image_quality import psnr, ssim
+from pdecnn.learning.metrics import (
+    Evaluation,
+    Measured,
+    check_fit,
+    check_form,
+    class_scores,
+    compute_scores,
+    evaluate_network,
+)
+from pdecnn.learning.training_config import ObjectiveConfig
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.network import Network, evaluation_mode
+from pdecnn.networks.preprocessing import constant
+from pdecnn.settings import Settings, documented, setting
+
+TASKS = ("classification", "regression")
+FIELD_LOSSES = ("squared", "charbonnier")
+_CHARBONNIER = 1e-3
+_SMALLEST_ERROR = 1e-10
+Score = Callable[[Callable[[], None]], Tensor]
+"""All class scores of a set at once, by a quicker way than batch by batch."""
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(Settings):
+    """What a network is trained for."""
+
+    section, prefix = "task", "task."
+    name: str = setting(
+        "classification",
+        "'classification': a class for each sample; 'regression': numbers for each pixel.",
+        TASKS,
+        kind="task",
+    )
+    loss: str | None = setting(
+        None,
+        "Of regression: 'squared', or 'charbonnier', the root of the squared error and 1e-6. None: "
+        "squared; a classification has training.loss.",
+        FIELD_LOSSES,
+    )
+
+    def check_together(self) -> None:
+        """Refuse a loss that would be ignored."""
+        if self.loss is not None and self.name == "classification":
+            raise ConfigError(
+                f"task.loss is for regression; a classification has training.loss, found "
+                f"task.loss={self.loss}"
+            )
+
+    def check_network(self, network: NetworkConfig) -> None:
+        """Refuse a network that gives another kind of answer."""
+        wanted = self.name != "classification"
+        if network.is_field != wanted:
+            kind = "field, residual or transpose" if wanted else "linear or unit_rows"
+            raise ConfigError(
+                f"task.name={self.name} needs network.classifier={kind}, found {network.classifier}"
+            )
+
+
+class AbstractTask(ABC):
+    """What targets are, and how answers are compared with them."""
+
+    score: ClassVar[str]
+    """The figure of which more is better, and by which the best epoch is chosen."""
+    label: ClassVar[str]
+    """What people call it."""
+    percent: ClassVar[bool]
+    """Whether it is a share."""
+    has_classes: ClassVar[bool] = False
+    """Whether each sample has one class, as attacks, certificates and pages need."""
+
+    def format(self, score: float, digits: int = 1) -> str:
+        """The score as people read it."""
+        return f"{score:.{digits}%}" if self.percent else f"{score:.{digits + 1}f}"
+
+    @abstractmethod
+    def num_outputs(self, images: ImageSet) -> int:
+        """How many numbers a network has to give of such data."""
+
+    @abstractmethod
+    def check_fit(self, network: Network, images: ImageSet) -> None:
+        """Refuse images that the network was not made for."""
+
+    @abstractmethod
+    def losses(self, config: ObjectiveConfig, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each example, in float32 at least."""
+
+    @abstractmethod
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The sum of the examples' scores, on the device."""
+
+    @abstractmethod
+    def evaluate(
+        self,
+        network: Network,
+        images: ImageSet,
+        *,
+        batch_size: int,
+        precision: str,
+        poll: Callable[[], None],
+        quick: Callable[[], Score | None],
+    ) -> Measured:
+        """All figures of a network on images, in evaluation mode."""
+
+    @abstractmethod
+    def show(self, network: Network, images: ImageSet, precision: str) -> dict[str, Tensor]:
+        """The answers to a few images, for people to look at."""
+
+
+class Classification(AbstractTask):
+    """A class for each sample, by cross entropy or least squares (eq. 4)."""
+
+    score, label, percent = "accuracy", "accuracy", True
+    has_classes = True
+
+    def num_outputs(self, images: ImageSet) -> int:
+        """One for each class."""
+        return images.num_classes
+
+    def check_fit(self, network: Network, images: ImageSet) -> None:
+        """The same channels, dimension and classes."""
+        check_fit(network, images)
+
+    def losses(self, config: ObjectiveConfig, outputs: Tensor, targets: Tensor) -> Tensor:
+        """S(scores, labels) of each, weighted by its class."""
+        num_classes = outputs.shape[1]
+        scores = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+        weights = None
+        if config.class_weights is not None:
+            check_class_weights(config, num_classes)
+            weights = constant(config.class_weights, scores.dtype, scores.device)[targets]
+        if config.loss == "cross_entropy":
+            if config.margin_offset:
+                right = functional.one_hot(targets, num_classes).to(scores.dtype)
+                scores = scores - config.margin_offset * right
+            losses = config.temperature * functional.cross_entropy(
+                scores / config.temperature,
+                targets,
+                reduction="none",
+                label_smoothing=config.label_smoothing,
+            )
+        else:
+            wanted = functional.one_hot(targets, num_classes).to(scores.dtype)
+            wanted = wanted * (1 - config.label_smoothing) + config.label_smoothing / num_classes
+            losses = (scores - wanted).square().sum(1) / 2
+        return losses if weights is None else weights * losses
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The number of right answers."""
+        return (outputs.detach().argmax(1) == targets).sum()
+
+    def evaluate(
+        self,
+        network: Network,
+        images: ImageSet,
+        *,
+        batch_size: int,
+        precision: str,
+        poll: Callable[[], None],
+        quick: Callable[[], Score | None],
+    ) -> Evaluation:
+        """Accuracies and the mean cross entropy."""
+        return evaluate_network(
+            network, images, batch_size=batch_size, precision=precision, poll=poll, score=quick()
+        )
+
+    def show(self, network: Network, images: ImageSet, precision: str) -> dict[str, Tensor]:
+        """The probabilities of the classes."""
+        pixels = images.images[:]
+        scores = class_scores(network, pixels, batch_size=len(images), precision=precision)
+        return {"images": pixels, "labels": images.labels, "probabilities": scores.softmax(1)}
+
+
+def check_class_weights(config: ObjectiveConfig, num_classes: int) -> None:
+    """Refuse class weights for another number of classes."""
+    weights = config.class_weights
+    if weights is not None and len(weights) != num_classes:
+        raise ConfigError(f"class_weights has {len(weights)} entries for {num_classes} classes")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PictureEvaluation:
+    """The mean PSNR in dB and SSIM of images, on outputs clipped to [0, 1] and not rounded."""
+
+    loss: float
+    psnr: float
+    ssim: float | None
+    """None: no image is as large as its window."""
+    per_image: list[dict[str, Any]]
+    """`image`, `psnr` and `ssim` of each, in order."""
+
+    @property
+    def score(self) -> float:
+        """The PSNR."""
+        return self.psnr
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {
+            "psnr": self.psnr,
+            "ssim": self.ssim,
+            "loss": self.loss if isfinite(self.loss) else None,
+            "num_images": len(self.per_image),
+            "per_image": self.per_image,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """What a run keeps of it."""
+        return self.to_dict()
+
+
+@dataclass(frozen=True, slots=True)
+class Denoising(AbstractTask):
+    """The clean image of a noisy one: a regression at each pixel."""
+
+    score, label, percent = "psnr", "PSNR in dB", False
+    kind: str
+    """One of FIELD_LOSSES."""
+    noise: float
+    """With which it is measured, in units of 255."""
+
+    def num_outputs(self, images: ImageSet) -> int:
+        """As many numbers a pixel as go in."""
+        return images.channels
+
+    def check_fit(self, network: Network, images: ImageSet) -> None:
+        """The same channels and dimension."""
+        check_form(network, images)
+
+    def losses(self, config: ObjectiveConfig, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the pixels of each."""
+        del config
+        squares = (outputs.float() - targets).square()
+        errors = squares if self.kind == "squared" else (squares + _CHARBONNIER**2).sqrt()
+        return errors.flatten(1).mean(1)
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The sum of the PSNR in dB, of outputs that are not clipped."""
+        errors = (outputs.detach().float() - targets).square().flatten(1).mean(1)
+        return -10 * errors.clamp(min=_SMALLEST_ERROR).log10().sum()
+
+    def evaluate(
+        self,
+        network: Network,
+        images: ImageSet,
+        *,
+        batch_size: int,
+        precision: str,
+        poll: Callable[[], None],
+        quick: Callable[[], Score | None],
+    ) -> PictureEvaluation:
+        """PSNR and SSIM of each image, one after the other since they differ in size."""
+        del batch_size, quick
+        rows: list[dict[str, Any]] = []
+        losses = []
+        for place, (clean, _, found) in enumerate(self._answers(network, images, precision, poll)):
+            losses.append(float(self.losses(ObjectiveConfig(), found[None], clean[None])))
+            clipped = found.clamp(0, 1)
+            figures = {"psnr": psnr(clipped, clean), "ssim": ssim(clipped, clean)}
+            rows.append({"image": images.name_of(place), **figures})
+        similar = [row["ssim"] for row in rows if row["ssim"] is not None]
+        return PictureEvaluation(
+            loss=_mean(losses),
+            psnr=_mean([row["psnr"] for row in rows]),
+            ssim=_mean(similar) if similar else None,
+            per_image=rows,
+        )
+
+    def show(self, network: Network, images: ImageSet, precision: str) -> dict[str, Tensor]:
+        """Noisy, denoised and clean pixels, as far as all images reach."""
+        rows = list(self._answers(network, images, precision, lambda: None))
+        sizes = [min(row[0].shape[axis] for row in rows) for axis in range(1, rows[0][0].dim())]
+        where = tuple(slice(0, n) for n in sizes)
+        return {
+            name: torch.stack([row[k][(slice(None), *where)].float().cpu() for row in rows])
+            for k, name in enumerate(("clean", "noisy", "denoised"))
+        }
+
+    @torch.no_grad()
+    def _answers(
+        self, network: Network, images: ImageSet, precision: str, poll: Callable[[], None]
+    ) -> Sequence[tuple[Tensor, Tensor, Tensor]]:
+        """Clean, noisy and denoised, each (channels, *spatial)."""
+        prepared = [network.preprocess(images.picture(k)[None])[0] for k in range(len(images))]
+        found = []
+        with evaluation_mode(network):
+            for clean, noisy in zip(prepared, with_test_noise(prepared, self.noise), strict=True):
+                poll()
+                answer = compute_scores(network, fast_layout(noisy[None]), precision)[0]
+                found.append((clean, noisy, answer.float()))
+        return found
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / len(numbers)
+
+
+CLASSIFICATION = Classification()
+
+
+def make_task(config: TaskConfig, *, noise: tuple[float, float] | None) -> AbstractTask:
+    """The task of a config; `noise` is the range that the data is trained with."""
+    if config.name == "classification":
+        return CLASSIFICATION
+    if noise is None:
+        raise ConfigError(
+            "task.name=regression learns to take noise away: set data.noise, e.g. data.noise=25"
+        )
+    return Denoising(config.loss or FIELD_LOSSES[0], (noise[0] + noise[1]) / 2)

@@ -1,0 +1,77 @@
+"""Pictures of a run whose network has an answer for every pixel: its training, and some answers."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from pdecnn.errors import CheckpointError
+from pdecnn.learning.tasks import AbstractTask
+from pdecnn.reports.recorded import AGAIN
+from pdecnn.reports.style import BLUE, ORANGE, WIDTH, render, scale_epochs
+from pdecnn.runs.runs import PREDICTIONS, Run
+
+_MOST_SHOWN = 3
+
+
+def draw_field_figures(run: Run, task: AbstractTask) -> dict[str, bytes]:
+    """What the run holds, by file name: curves after its first epoch, answers once it is done."""
+    contents: dict[str, bytes] = {}
+    metrics, title = run.metrics, f"{run.config.recipe}, seed {run.config.seed}"
+    if metrics:
+        contents |= render("convergence", draw_curves(metrics, title, task))
+    if run.summary is not None:
+        contents |= render("predictions", draw_answers(_read_answers(run)))
+    return contents
+
+
+def draw_curves(metrics: list[dict[str, Any]], title: str, task: AbstractTask) -> Figure:
+    """The score and the loss, of training and validation, epoch by epoch."""
+    figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+    epochs = [entry["epoch"] for entry in metrics]
+    panels = figure.subplots(1, 2)
+    for axes, (training, validation, label) in zip(
+        panels,
+        [
+            (task.score, f"validation_{task.score}", task.label),
+            ("data_loss", "validation_loss", "loss (data term)"),
+        ],
+        strict=True,
+    ):
+        for key, colour, name in ((training, BLUE, "training"), (validation, ORANGE, "validation")):
+            values = [np.nan if entry[key] is None else entry[key] for entry in metrics]
+            axes.plot(epochs, values, color=colour, marker=".", label=name)
+        scale_epochs(axes, epochs)
+        axes.set_ylabel(label)
+    figure.suptitle(title)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def draw_answers(answers: dict[str, NDArray[Any]]) -> Figure:
+    """Some images, in columns what goes in, what comes out, and what is wanted."""
+    columns = ("noisy", "denoised", "clean")
+    number = min(_MOST_SHOWN, len(answers["clean"]))
+    figure = Figure(figsize=(WIDTH, number * WIDTH / 3 + 0.3), layout="constrained")
+    panels = figure.subplots(number, len(columns), squeeze=False)
+    for row in range(number):
+        for column, name in enumerate(columns):
+            image = np.moveaxis(answers[name][row], 0, -1).clip(0, 1)
+            panels[row, column].imshow(
+                image.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="none"
+            )
+            panels[row, column].set_axis_off()
+            if row == 0:
+                panels[row, column].set_title(name)
+    return figure
+
+
+def _read_answers(run: Run) -> dict[str, NDArray[Any]]:
+    path = run.folder / PREDICTIONS
+    try:
+        with safe_open(path, framework="np") as file:
+            return {name: file.get_tensor(name) for name in ("noisy", "denoised", "clean")}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); {AGAIN}") from error

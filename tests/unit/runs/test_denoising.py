@@ -1,0 +1,192 @@
+"""From a folder of images to a denoiser, its figures and its images; resumed to the bit."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import pdecnn
+from pdecnn.data.pictures import pack_pictures
+from pdecnn.errors import ConfigError, DataError
+from pdecnn.runs import predict_images
+from tests.runs import Killed, Recorder, call, fingerprint
+from tests.unit.data.test_pictures import write_picture
+
+DENOISERS = ("parabolic", "hamiltonian", "second_order", "parabolic_stable")
+SMALL = {
+    "data.patch": 8,
+    "data.repeats": 4,
+    "data.validation_fraction": 0.2,
+    "network.num_steps": 1,
+    "training.batch_size": 8,
+    "training.epochs": 2,
+    "training.average_decay": 0.9,
+}
+WIDTHS = {"network.channels": [8, 8]}
+LEVELS = {"network.channels": [4, 16, 4, 4], "network.hidden_channels": 4}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Smooth images of several sizes, odd ones among them."""
+    place = tmp_path_factory.mktemp("pictures")
+    for part, number in (("train", 10), ("test", 2)):
+        for k in range(number):
+            write_smooth(place / part / f"{k}.png", 12 + k % 3, 15 + k % 4, k)
+    return place
+
+
+def write_smooth(path, height, width, seed):
+    rows, columns = np.mgrid[:height, :width] / 8
+    wave = np.sin(rows * (1 + seed % 3) + columns + seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray((127 + 90 * wave).astype(np.uint8)).save(path)
+
+
+def config_for(dynamics, folder, **changes):
+    sizes = LEVELS if dynamics in ("hamiltonian", "second_order") else WIDTHS
+    settings = SMALL | sizes | {"data.folder": str(folder)}
+    if dynamics == "parabolic_stable":
+        settings["network.certified_size"] = 8
+    settings |= {key.replace("__", "."): value for key, value in changes.items()}
+    return pdecnn.recipe(f"{dynamics}_denoising").with_settings(settings)
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory):
+    output = tmp_path_factory.mktemp("runs") / "run"
+    return pdecnn.train(config_for("hamiltonian", folder, network__backprop="exact"), output=output)
+
+
+@pytest.mark.parametrize("dynamics", DENOISERS)
+def test_every_denoiser_trains(dynamics, folder, tmp_path):
+    run = pdecnn.train(config_for(dynamics, folder), output=tmp_path / "run")
+    assert set(run.summary) >= {"best_validation_psnr", "test"}
+    assert run.summary["selected_by"] == "validation psnr"
+    assert [set(entry) >= {"psnr", "validation_psnr"} for entry in run.metrics] == [True, True]
+    assert "accuracy" not in run.metrics[0]
+    network = pdecnn.load(run.folder)
+    assert network.preprocessing.standardize == "none"
+    with torch.no_grad():
+        assert network(torch.rand(1, 1, 9, 7)).shape == (1, 1, 9, 7)
+
+
+def test_a_denoiser_learns(folder, tmp_path):
+    config = config_for(
+        "parabolic", folder, data__repeats=40, training__epochs=6, network__num_steps=2
+    )
+    run = pdecnn.train(config, output=tmp_path / "run")
+    assert run.summary["test"]["psnr"] > 24  # noise of 25 is 20.2 dB
+
+
+@pytest.mark.parametrize("dynamics", ["hamiltonian", "parabolic_stable"])
+def test_killed_and_resumed_gives_the_same_bits(dynamics, folder, tmp_path):
+    config = config_for(dynamics, folder, data__noise=[5, 50])
+    whole = pdecnn.train(config, output=tmp_path / "whole")
+
+    def stop(progress):
+        if (progress.epoch, progress.batch) == (1, 2):
+            raise Killed
+
+    with pytest.raises(Killed):
+        pdecnn.train(config, output=tmp_path / "run", listener=Recorder(on_step=stop))
+    run = pdecnn.train(config, output=tmp_path / "run", resume=True)
+    assert fingerprint(run.folder) == fingerprint(whole.folder)
+
+
+def test_a_packed_folder_trains_to_the_same_bits(folder, trained, tmp_path):
+    pack_pictures(folder, tmp_path / "packed.npz", channels=1)
+    config = config_for("hamiltonian", tmp_path / "packed.npz", network__backprop="exact")
+    run = pdecnn.train(config, output=tmp_path / "run")
+    assert fingerprint(run.folder) == fingerprint(trained.folder)
+
+
+def test_evaluation_says_psnr_and_ssim_of_each_image(trained):
+    found = pdecnn.evaluate(trained.folder)
+    assert set(found) == {"psnr", "ssim", "loss", "num_images", "per_image", "num_weights"}
+    assert [row["image"] for row in found["per_image"]] == ["test/0.png", "test/1.png"]
+    assert found["psnr"] == trained.summary["test"]["psnr"]
+    louder = pdecnn.evaluate(trained.folder, noise=75)
+    assert louder["psnr"] < found["psnr"]
+
+
+def test_images_are_written_by_their_stem_and_nothing_is_overwritten(trained, folder, tmp_path):
+    files, output = [folder / "test" / "0.png", folder / "test" / "1.png"], tmp_path / "out"
+    rows = predict_images(trained.folder, files, output)
+    assert [row["output"] for row in rows] == [str(output / "0.png"), str(output / "1.png")]
+    assert rows[1]["size"] == [13, 16]
+    assert rows[1]["padded"] == [14, 16]
+    with Image.open(output / "1.png") as image:
+        assert image.size == (16, 13)
+    before = (output / "1.png").read_bytes()
+    with pytest.raises(DataError, match=r"0\.png: is there already; pass --force"):
+        predict_images(trained.folder, files, output)
+    predict_images(trained.folder, files, output, force=True)
+    assert (output / "1.png").read_bytes() == before
+    with pytest.raises(DataError, match="is there already"):  # never the image itself
+        predict_images(trained.folder, files, folder / "test", force=True)
+    write_picture(tmp_path / "other" / "0.png", 4, 4)
+    with pytest.raises(DataError, match="for two images"):
+        predict_images(trained.folder, [files[0], tmp_path / "other"], tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_command_line_from_folder_to_images(trained, folder, tmp_path, capsys, monkeypatch):
+    def pdecnn_says(*arguments):
+        found = call(capsys, monkeypatch, *arguments)
+        assert found.code == 0, found.stderr
+        return found.stdout
+
+    assert "10 train, 2 test" in pdecnn_says("data", "pack", folder, "--output", tmp_path / "p.npz")
+    found = pdecnn_says("evaluate", trained.folder, "--noise", "15", "--json")
+    assert "per_image" in json.loads(found)
+    image, output = folder / "test" / "0.png", tmp_path / "out"
+    found = pdecnn_says("predict", trained.folder, image, "--output", output, "--json")
+    (row,) = json.loads(found)["images"]
+    assert row["output"] == str(tmp_path / "out" / "0.png")
+
+
+def test_what_needs_classes_refuses_a_denoiser_in_one_line(trained, folder):
+    with pytest.raises(ConfigError, match="this needs a class for each image"):
+        pdecnn.attack(trained.folder)
+    with pytest.raises(ConfigError, match="pages show classes"):
+        pdecnn.report([trained.folder], trained.folder / "page.html")
+    with pytest.raises(ConfigError, match="say where to with --output"):
+        pdecnn.predict(trained.folder, [folder / "test" / "0.png"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.noise": "none"}, "set data.patch and data.noise"),
+        ({"data.noise": [5, 25, 55]}, "a range of two"),
+        ({"data.standardize": "image"}, "data.standardize=none"),
+        ({"task.name": "classification"}, "needs network.classifier=linear"),
+        ({"data.name": "digits"}, "is for data.name=pictures"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes, message):
+    if changes.get("data.name") == "digits":
+        changes = changes | {"data.channels": 3}
+    with pytest.raises(ConfigError, match=message):
+        pdecnn.recipe("parabolic_denoising").with_settings(changes)
+
+
+def test_a_patch_larger_than_an_image_is_refused_before_anything_is_written(folder, tmp_path):
+    with pytest.raises(DataError, match=r"data\.patch=13"):
+        pdecnn.train(config_for("parabolic", folder, data__patch=13), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_images_never_move_apart_in_a_stable_denoiser(folder, tmp_path):
+    run = pdecnn.train(config_for("parabolic_stable", folder), output=tmp_path / "run")
+    network = pdecnn.load(run.folder).double()
+    generator = torch.Generator().manual_seed(0)
+    for size in ((8, 8), (33, 50)):  # larger than the size at which norms are computed, too
+        one, two = torch.rand(2, 20, 1, *size, generator=generator, dtype=torch.float64)
+        two = one + torch.linspace(1e-4, 1, 20).view(-1, 1, 1, 1) * (two - one)
+        with torch.no_grad():
+            after = (network(one) - network(two)).flatten(1).norm(dim=1)
+        assert (after <= (one - two).flatten(1).norm(dim=1) * (1 + 1e-12)).all()
