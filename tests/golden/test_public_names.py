@@ -60,8 +60,8 @@ SETTINGS = """
     connector pooling classifier certified_size mesh_size
 """
 NETWORK_METHODS = """
-    forward forward_features forward_head forward_intermediates from_pretrained num_classes
-    num_weights preprocess reset_classifier save_pretrained
+    forward forward_features forward_head forward_intermediates from_pretrained get_classifier
+    num_classes num_features num_weights preprocess reset_classifier save_pretrained
 """
 
 

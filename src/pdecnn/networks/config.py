@@ -32,7 +32,9 @@ class NetworkConfig(Settings):
         meaning="The width of each block, then the last connector's output.", allowed="[1, inf)"
     )
     in_channels: int = setting(3, "Channels of the images.", "[1, inf)")
-    num_classes: int = setting(10, "Outputs of the classifier.", "[1, inf)")
+    num_classes: int = setting(
+        10, "Outputs of the classifier; 0: none, the network returns its features.", "[0, inf)"
+    )
     layer: str = setting(
         "symmetric",
         "The spatial operator: 'symmetric' (eq. 7), 'residual' (eq. 1) or one registered.",

@@ -55,8 +55,13 @@ class Network(nn.Module):
 
     @property
     def num_classes(self) -> int:
-        """Outputs of the classifier."""
+        """Outputs of the classifier; 0: the network returns its features."""
         return self.classifier.num_classes
+
+    @property
+    def num_features(self) -> int:
+        """How many numbers of an image the classifier meets: the outputs where it has 0 classes."""
+        return self.classifier.weight.shape[1]
 
     @property
     def num_weights(self) -> int:
@@ -64,7 +69,10 @@ class Network(nn.Module):
         return sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores (batch, num_classes) of standardised images."""
+        """Class scores (batch, num_classes) of standardised images.
+
+        Without classes the features that they would be made of, (batch, num_features).
+        """
         return self.forward_head(self.forward_features(images))
 
     def forward_features(self, images: Tensor) -> Tensor:
@@ -89,11 +97,9 @@ class Network(nn.Module):
         """The features after each block, before its connector."""
         self._check_images(images)
         features: Tensor = self.opening(images)
-        intermediates = []
-        for block, connector in zip(self.blocks, self.connectors, strict=True):
-            features = block(features)
-            intermediates.append(features)
-            features = connector(features)
+        intermediates = [self.blocks[0](features)]
+        for connector, block in zip(self.connectors[:-1], self.blocks[1:], strict=True):
+            intermediates.append(block(connector(intermediates[-1])))
         return intermediates
 
     def preprocess(self, images: Tensor | npt.NDArray[Any]) -> Tensor:
@@ -108,8 +114,12 @@ class Network(nn.Module):
             )
         return self.preprocessing.apply(images.to(weight.device), weight.dtype)
 
+    def get_classifier(self) -> Classifier:
+        """The classifier, as timm's models name it."""
+        return self.classifier
+
     def reset_classifier(self, num_classes: int) -> None:
-        """Replace the classifier by a fresh one; class names are forgotten."""
+        """Replace the classifier by a fresh one, with 0 by none; class names are forgotten."""
         self.config = replace(self.config, num_classes=num_classes)
         self.preprocessing = replace(self.preprocessing, class_names=None)
         old = self.classifier.weight
@@ -144,7 +154,9 @@ class Network(nn.Module):
     def folder_contents(self) -> dict[str, bytes]:
         """The files that `save_pretrained` writes, but for the manifest; hooks do not matter."""
         self.check_described()
-        card = pretrained.model_card(self.config, self.preprocessing, self.num_weights)
+        card = pretrained.model_card(
+            self.config, self.preprocessing, self.num_weights, self.num_features
+        )
         return pretrained.contents_of(self.config, self.preprocessing, self.state_dict(), card)
 
     def check_described(self) -> None:

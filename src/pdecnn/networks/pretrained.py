@@ -124,7 +124,9 @@ def deserialize(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def model_card(config: NetworkConfig, preprocessing: Preprocessing, num_weights: int) -> str:
+def model_card(
+    config: NetworkConfig, preprocessing: Preprocessing, num_weights: int, num_features: int
+) -> str:
     """What README.md of a saved network says."""
     names = preprocessing.class_names
     subject = {1: "signal", 2: "image", 3: "volume"}[config.dimension]
@@ -143,8 +145,8 @@ A convolutional network that is a discretised partial differential equation (Rut
 {config.step_size}, {num_weights:,} trainable weights.
 
 Input: {config.in_channels} channel(s) in {config.dimension}D, standardised by
-`{preprocessing.standardize}`. Output: {config.num_classes} classes\
-{": " + ", ".join(names) if names else ""}.
+`{preprocessing.standardize}`. Output: {config.num_classes or num_features} \
+{"classes" if config.num_classes else "features"}{": " + ", ".join(names) if names else ""}.
 
 ```python
 import pdecnn

@@ -115,8 +115,17 @@ def take_initial(network: Network, initial: str | None, *, foreign: bool) -> Non
         refuse_nonfinite(network, Path(initial))
         return
     fresh = network.classifier.weight.detach().clone()
-    take_weights(network, _read(Path(initial)), Path(initial))
+    source = _read(Path(initial))
+    take_weights(network, source, Path(initial))
     refuse_nonfinite(network, Path(initial))
+    if network.config.in_channels != source.config.in_channels:
+        log.info(
+            "%s takes %d channel(s), the data has %d: the opening's stencils are %s",
+            initial,
+            source.config.in_channels,
+            network.config.in_channels,
+            "repeated" if network.config.in_channels > source.config.in_channels else "averaged",
+        )
     if torch.equal(network.classifier.weight, fresh):
         log.info("other classes than in %s: the classifier starts anew", initial)
 
@@ -195,6 +204,11 @@ def predict(
         raise ConfigError(f"top must be at least 1, found {top}")
     network = load(run, weights).to(resolve_device(device))
     refuse_nonfinite(network, Path(run))
+    if network.num_classes == 0:
+        raise ConfigError(
+            f"{run} has no classes to predict (network.num_classes=0); give it some with "
+            f"reset_classifier and train it, or take features, network(network.preprocess(images))"
+        )
     class_names = network.preprocessing.class_names or tuple(map(str, range(network.num_classes)))
     results = []
     for names, samples in _samples(network, images):
