@@ -162,7 +162,7 @@ Saved with torch {torch.__version__.split("+")[0]}; `config.json` holds every se
 _INTERNAL = frozenset(vars(nn.Module()))
 # The preprocessing is kept beside the config. How the gradient is computed changes nothing else,
 # but for the grid that it may bring, which is compared. What was seen of weights is no setting.
-_FREE = frozenset({"preprocessing", "_backprop", "_grid_bits", "_seen", "_values"})
+_FREE = frozenset({"preprocessing", "_backprop", "_grid_bits", "_place", "_seen", "_values"})
 
 
 def check_described(network: nn.Module, made: nn.Module) -> None:

@@ -1,6 +1,7 @@
 """A block: layers in time, an integrator, and what is kept for the gradient (Sec. 3)."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from pdecnn.pde.integrators import (
 )
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import BATCH_NORMS
+from pdecnn.pde.places import new_place
 from pdecnn.pde.randomness import refused_random_numbers, suspects_among
 
 
@@ -69,6 +71,7 @@ class Block(nn.Module):
         self._grid_bits = grid_bits
         self._exact_bits = None if exact_bits is None else Grid(exact_bits).bits
         self.backprop = backprop
+        self._place = new_place(self)
         _check_fit(tuple(self.layers), self.integrator)
 
     @property
@@ -121,17 +124,17 @@ class Block(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """The features at the final time, in the dtype they came in."""
-        stepping, propagator = self._stepping(features), self.propagator
+        stepping, propagator = self.stepping(features), self.propagator
         state = propagator.propagate(stepping, features)
         return propagator.finish(stepping, state, features.dtype)
 
     def propagate(self, features: Tensor) -> State:
         """The state at the final time, differentiated as `backprop` says."""
-        return self.propagator.propagate(self._stepping(features), features)
+        return self.propagator.propagate(self.stepping(features), features)
 
     def trajectory(self, features: Tensor) -> list[State]:
         """All num_steps + 1 states, from the initial to the final one."""
-        stepping, propagator = self._stepping(features), self.propagator
+        stepping, propagator = self.stepping(features), self.propagator
         states = [propagator.start(stepping, features)]
         for layers in stepping.steps:
             states.append(propagator.advance(stepping, states[-1], [layers]))
@@ -151,7 +154,7 @@ class Block(nn.Module):
             )
         _check_state(state, integrator)
         refuse_buffers(self.layers, integrator)
-        stepping = self._stepping()
+        stepping = self.stepping()
         if self._grid is not None:
             self._grid.check_state(state)
         with refused_random_numbers(suspects_among(self.layers), integrator, state[0].device):
@@ -164,6 +167,10 @@ class Block(nn.Module):
         _check_start(stepping, features)
         return features
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._place = new_place(self)  # not that of the block this is a copy of
+
     def extra_repr(self) -> str:
         """The arguments that define the block, layers aside."""
         return (
@@ -171,13 +178,15 @@ class Block(nn.Module):
             f"num_steps={self.num_steps}, backprop={self.backprop}"
         )
 
-    def _stepping(self, features: Tensor | None = None) -> TimeStepping:
+    def stepping(self, features: Tensor | None = None) -> TimeStepping:
         """What the steps are, features having been looked at where they come in."""
         first = self.layers[0]
         if features is not None and isinstance(first, AbstractLayer):
             channels = self.integrator.block_channels(first.channels)
             check_features(features, channels, first.dimension, first.convolution.stencil)
-        return TimeStepping(self.integrator, self.steps, self.step_size, self._grid, self._backprop)
+        return TimeStepping(
+            self.integrator, self.steps, self.step_size, self._grid, self._backprop, self._place
+        )
 
 
 def _checked_layers(layers: Iterable[nn.Module]) -> list[nn.Module]:

@@ -147,7 +147,7 @@ def going_back(integrator):
 def assert_states_return(integrator, features, num_steps):
     block = block_of(integrator.name, "exact", num_steps=num_steps).to(features.device)
     with torch.no_grad():
-        start = block.propagator.start(block._stepping(features), features)
+        start = block.propagator.start(block.stepping(features), features)
         final = by_kernels(block.propagate, features)
         assert not torch.equal(final[0], start[0])
 
