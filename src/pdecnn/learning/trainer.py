@@ -37,6 +37,7 @@ from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import GUARDED
+from pdecnn.pde.convolution import SUBJECTS
 
 log = logging.getLogger(__name__)
 
@@ -101,8 +102,9 @@ class Trainer:
         self.steps_per_epoch = len(train) // config.batch_size
         if self.steps_per_epoch == 0:
             raise ConfigError(
-                f"batch_size={config.batch_size} is larger than the {len(train)} training images; "
-                f"lower training.batch_size or raise data.fraction"
+                f"batch_size={config.batch_size} is larger than the {len(train)} training "
+                f"{SUBJECTS[network.config.dimension]}s; lower training.batch_size or raise "
+                f"data.fraction"
             )
         _check_share(config.batch_size, config.accumulation, ranks)
         self._assemble(network, None if config.average_decay is None else deepcopy(network))

@@ -23,7 +23,7 @@ from pdecnn.networks.config import STABLE, NetworkConfig
 from pdecnn.networks.preprocessing import Preprocessing, as_tensor
 from pdecnn.networks.stages import Classifier, Connector, Opening
 from pdecnn.pde.block import Block
-from pdecnn.pde.convolution import check_features
+from pdecnn.pde.convolution import SUBJECTS, check_features
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.stable import StableLayer
 
@@ -108,9 +108,10 @@ class Network(nn.Module):
         shape, channels = images.shape, self.config.in_channels
         if len(shape) == self.config.dimension + 2 and shape[1] != channels == shape[-1]:
             turned = (0, len(shape) - 1, *range(1, len(shape) - 1))
+            samples = f"{SUBJECTS[self.config.dimension]}s"
             raise ValueError(
-                f"images seem to have their channels last, found shape {tuple(shape)}; pass "
-                f"images.permute{turned}"
+                f"{samples} seem to have their channels last, found shape {tuple(shape)}; pass "
+                f"{samples}.permute{turned}"
             )
         return self.preprocessing.apply(images.to(weight.device), weight.dtype)
 
@@ -167,18 +168,18 @@ class Network(nn.Module):
         pretrained.check_described(self, made)
 
     def _check_images(self, images: Tensor) -> None:
-        config = self.config
+        config, samples = self.config, f"{SUBJECTS[self.config.dimension]}s"
         if not images.is_floating_point():
             raise ValueError(
-                f"images are {images.dtype}, but a network takes standardised ones: "
-                f"network(network.preprocess(images))"
+                f"{samples} are {images.dtype}, but a network takes standardised ones: "
+                f"network(network.preprocess({samples}))"
             )
         check_features(images, config.in_channels, config.dimension, self.classifier.weight)
         if min(images.shape[2:]) < config.smallest_size:
             raise ValueError(
-                f"images of size {tuple(images.shape[2:])} are too small: {config.num_blocks} "
+                f"{samples} of size {tuple(images.shape[2:])} are too small: {config.num_blocks} "
                 f"blocks with pooling between them need at least {config.smallest_size} pixels "
-                f"in each dimension; use larger images or fewer blocks"
+                f"in each dimension; use larger {samples} or fewer blocks"
             )
 
 

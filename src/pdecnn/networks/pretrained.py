@@ -20,7 +20,7 @@ from pdecnn.files import (
 )
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import Preprocessing
-from pdecnn.pde.convolution import SPATIAL_AXES
+from pdecnn.pde.convolution import SPATIAL_AXES, SUBJECTS
 from pdecnn.pde.normalization import BATCH_NORMS
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -129,7 +129,7 @@ def model_card(
 ) -> str:
     """What README.md of a saved network says."""
     names = preprocessing.class_names
-    subject = {1: "signal", 2: "image", 3: "volume"}[config.dimension]
+    subject = SUBJECTS[config.dimension]
     axes = SPATIAL_AXES[config.dimension]
     return f"""---
 library_name: pdecnn
@@ -162,7 +162,9 @@ Saved with torch {torch.__version__.split("+")[0]}; `config.json` holds every se
 _INTERNAL = frozenset(vars(nn.Module()))
 # The preprocessing is kept beside the config. How the gradient is computed changes nothing else,
 # but for the grid that it may bring, which is compared. What was seen of weights is no setting.
-_FREE = frozenset({"preprocessing", "_backprop", "_grid_bits", "_place", "_seen", "_values"})
+_FREE = frozenset(
+    {"preprocessing", "_backprop", "_grid_bits", "_place", "_seen", "_values", "_number"}
+)
 
 
 def check_described(network: nn.Module, made: nn.Module) -> None:

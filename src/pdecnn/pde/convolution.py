@@ -18,6 +18,8 @@ _CONVOLVE_TRANSPOSED = {
     3: functional.conv_transpose3d,
 }
 SPATIAL_AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
+SUBJECTS = {1: "signal", 2: "image", 3: "volume"}
+"""What a sample of so many dimensions is called."""
 UNIT = 2.0**-53
 """u, the unit roundoff of float64."""
 

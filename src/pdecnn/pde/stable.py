@@ -71,8 +71,9 @@ class OperatorNorm(nn.Module):
         vector = torch.randn((1, channels, *self.size), generator=generator)
         self.register_buffer("vector", vector / vector.norm())
         self.register_buffer("bound", torch.zeros(()), persistent=False)
-        self._seen: tuple[Tensor, int] | None = None
+        self._seen: tuple[Tensor, int, Tensor] | None = None
         self._values: Tensor | None = None
+        self._number = 0.0
         self._place = new_place(self)
         self.vector: Tensor
         self.bound: Tensor
@@ -98,9 +99,13 @@ class OperatorNorm(nn.Module):
         return self.bound
 
     def _look(self, convolution: Convolution) -> None:
-        """Have the bound of the weights as they are, where they were written to."""
+        """Have the bound of the weights as they are, where they were written to.
+
+        In the very buffer that is there now: it is another where a step is computed again.
+        """
         stencil, seen = convolution.stencil, self._seen
-        if seen is None or seen[0] is not stencil or seen[1] != stencil._version:
+        known = seen is not None and seen[0] is stencil and seen[1] == stencil._version
+        if seen is None or not known or seen[2] is not self.bound:
             self.refresh(convolution)
 
     @torch.no_grad()
@@ -116,9 +121,10 @@ class OperatorNorm(nn.Module):
             # A number of float32 at most, so that float64 computes with the very same.
             eps = max(torch.finfo(kind).eps for kind in (self.bound.dtype, torch.float32))
             bound = torch.tensor(convolution.norm_bound(self.size) * (1 + 8 * eps) + _TINY)
-            self.bound.copy_(bound)
+            self._number = float(bound)
             self._values = values.clone()
-        self._seen = (stencil, stencil._version)
+        self.bound.fill_(self._number)
+        self._seen = (stencil, stencil._version, self.bound)
 
     def start(self, convolution: Convolution) -> None:
         """Some power iterations at once, so that the first step of a training is no guess."""

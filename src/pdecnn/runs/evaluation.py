@@ -27,6 +27,7 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_weights
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.preparation import read_splits
@@ -179,8 +180,9 @@ def read_run(
         refuse_nonfinite(network, run.weights(weights))
     images: ImageSet | None = getattr(read_splits(config.data, config.seed), split)
     if images is None:
+        samples = f"{SUBJECTS[network.config.dimension]}s"
         raise ConfigError(
-            f"{run.folder} has no validation images: it was trained on all training images "
+            f"{run.folder} has no validation {samples}: it was trained on all training {samples} "
             f"(data.validation_fraction=0); use --split test or train"
         )
     check_fit(network, images)
