@@ -163,7 +163,7 @@ _INTERNAL = frozenset(vars(nn.Module()))
 # The preprocessing is kept beside the config. How the gradient is computed changes nothing else,
 # but for the grid that it may bring, which is compared. What was seen of weights is no setting.
 _FREE = frozenset(
-    {"preprocessing", "_backprop", "_grid_bits", "_place", "_seen", "_values", "_number"}
+    {"preprocessing", "_backprop", "_grid_bits", "_place", "_seen", "_values", "_filled", "_number"}
 )
 
 

@@ -71,8 +71,9 @@ class OperatorNorm(nn.Module):
         vector = torch.randn((1, channels, *self.size), generator=generator)
         self.register_buffer("vector", vector / vector.norm())
         self.register_buffer("bound", torch.zeros(()), persistent=False)
-        self._seen: tuple[Tensor, int, Tensor] | None = None
+        self._seen: tuple[Tensor, int] | None = None
         self._values: Tensor | None = None
+        self._filled: Tensor | None = None
         self._number = 0.0
         self._place = new_place(self)
         self.vector: Tensor
@@ -105,7 +106,7 @@ class OperatorNorm(nn.Module):
         """
         stencil, seen = convolution.stencil, self._seen
         known = seen is not None and seen[0] is stencil and seen[1] == stencil._version
-        if seen is None or not known or seen[2] is not self.bound:
+        if not known or self._filled is not self.bound:
             self.refresh(convolution)
 
     @torch.no_grad()
@@ -122,9 +123,10 @@ class OperatorNorm(nn.Module):
             eps = max(torch.finfo(kind).eps for kind in (self.bound.dtype, torch.float32))
             bound = torch.tensor(convolution.norm_bound(self.size) * (1 + 8 * eps) + _TINY)
             self._number = float(bound)
-            self._values = values.clone()
-        self.bound.fill_(self._number)
-        self._seen = (stencil, stencil._version, self.bound)
+            self._values, self._filled = values.clone(), None
+        if self._filled is not self.bound:
+            self._filled = self.bound.fill_(self._number)
+        self._seen = (stencil, stencil._version)
 
     def start(self, convolution: Convolution) -> None:
         """Some power iterations at once, so that the first step of a training is no guess."""

@@ -12,12 +12,13 @@ STABLE = {"name": "parabolic_stable_digits", "channels": (4, 4), "hidden_channel
 
 def make(training, **settings):
     torch.manual_seed(0)
-    return pdecnn.create_model(**settings).train(training)
+    return pdecnn.create_model(**settings).double().train(training)
 
 
 def result(network, run):
     """Scores, gradients and, of a training network, statistics."""
-    images = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    images = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    images = images.double().requires_grad_()
     scores = run(images)
     scores.square().sum().backward()
     gradients = [weight.grad for weight in network.parameters() if weight.grad is not None]
@@ -45,7 +46,7 @@ def test_a_stable_network_never_run_is_one_graph_and_follows_its_weights():
     torch.compiler.reset()
     network = make(False, **STABLE)
     compiled = torch.compile(network, fullgraph=True, backend="eager")
-    images = torch.rand(2, 1, 8, 8)
+    images = torch.rand(2, 1, 8, 8, dtype=torch.float64)
     first = compiled(images)
     assert relative_error([first.detach()], [network(images).detach()]) <= 1e-6
     with torch.no_grad():
