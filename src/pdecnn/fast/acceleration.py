@@ -87,7 +87,8 @@ class FastPropagator(Propagator):
     backend: str
 
     def start(self, stepping: TimeStepping, features: Tensor) -> State:
-        """As one compiled function."""
+        """As one compiled function, channels last whatever the opening left them as."""
+        features = fast_layout(features)
         start = compiled(start_state, self.backend)
         return cast(
             State,

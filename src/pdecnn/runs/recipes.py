@@ -110,13 +110,13 @@ def stable_digits(dynamics: str) -> RunConfig:
 
 def stable_cifar10(dynamics: str) -> RunConfig:
     """A certified network of at most 503,000 weights, on all 50,000 images."""
-    return _stable(f"{dynamics}_stable_cifar10", _ALL_OF_CIFAR10, _margins(600, batch_size=512))
+    return _stable(f"{dynamics}_stable_cifar10", _ALL_OF_CIFAR10, _margins(250, batch_size=512))
 
 
 def stable_large_cifar10(dynamics: str) -> RunConfig:
     """A certified network of at most 1,600,000 weights, on all 50,000 images."""
     name = f"{dynamics}_stable_large_cifar10"
-    return _stable(name, _ALL_OF_CIFAR10, _margins(600, batch_size=512))
+    return _stable(name, _ALL_OF_CIFAR10, _margins(250, batch_size=512))
 
 
 def stable_images(dynamics: str) -> RunConfig:

@@ -80,3 +80,23 @@ def test_within_accelerated_blocks_are_compiled_and_afterwards_plain() -> None:
         found = block(features)
     assert type(block.propagator) is Propagator
     torch.testing.assert_close(found, expected)
+
+
+def test_compiled_blocks_run_channels_last_whatever_the_opening_leaves() -> None:
+    """Convolutions of a GPU turned every state around and back: a third of a stable step."""
+    seen: list[bool] = []
+
+    class Watched(FastPropagator):
+        def advance(self, stepping, state, steps):  # type: ignore[no-untyped-def]
+            last = torch.channels_last
+            seen.extend(part.is_contiguous(memory_format=last) for part in state)
+            return super().advance(stepping, state, steps)
+
+    block = make_block("forward_euler")
+    features = make_features()
+    assert not features.is_contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        expected = block(features)
+        vars(block)["propagator"] = Watched("eager")
+        torch.testing.assert_close(block(features), expected)
+    assert seen == [True]
