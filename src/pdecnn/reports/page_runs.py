@@ -145,7 +145,7 @@ def read_page_runs(
                 num_ranks=run.num_ranks,
                 weights=weights,
                 certificate=read_certificate(run.folder, weights),
-                attacks=read_attacks(run.folder, weights),
+                attacks=read_attacks(run.folder, weights, pairs=num_images > 0),
                 **measured,
             )
         )
