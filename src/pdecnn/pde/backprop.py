@@ -93,14 +93,14 @@ class Propagator:
     def propagate(self, stepping: TimeStepping, features: Tensor) -> State:
         """The state at the final time, differentiated as the block's mode says.
 
-        Where torch.func follows every operator nothing is computed again: vmap and jvp need no
-        second look, and grad, which does, is refused.
+        Where torch.func or an export follows every operator nothing is computed again: vmap and
+        jvp need no second look, and grad, which does, is refused.
         """
         state = self.start(stepping, features)
         followed = is_followed()
         if followed and stepping.backprop != "stored":
             _refuse_grad(stepping.backprop)
-        if followed or stepping.backprop == "stored":
+        if followed or stepping.backprop == "stored" or torch.compiler.is_exporting():
             return self.stored(stepping, state, stepping.steps)
         if stepping.backprop == "checkpointed":
             return _propagate_checkpointed(self, stepping, state)
@@ -571,10 +571,14 @@ def _operate(
     operation = _Operation(place, state[0].device, autocast)
     start = [_checksum(state)] if operation.keeps_start else []
     final = operation.advance(tuple(state), weights)
-    # An operator returns nothing that it was given.
-    return [
-        part.clone() if any(part is given for given in state) else part for part in final
-    ] + start
+    return [*map(_as_new, final, state), *start]
+
+
+def _as_new(part: Tensor, like: Tensor) -> Tensor:
+    """A result as a compiled graph expects it: no input, and laid out in memory like the input."""
+    result = torch.empty_like(like)
+    same = part.stride() == result.stride() and part.data_ptr() != like.data_ptr()
+    return part if same else result.copy_(part)
 
 
 @_operate.register_fake
@@ -583,10 +587,8 @@ def _(
 ) -> list[Tensor]:
     del weights
     start = _Operation(place, state[0].device, autocast).keeps_start
-    bits = _BITS.get(state[0].dtype)
-    return [torch.empty_like(part) for part in state] + (
-        [state[0].new_empty(len(state), dtype=bits)] if start else []
-    )
+    checksum = [state[0].new_empty(len(state), dtype=torch.int64)] if start else []
+    return [torch.empty_like(part) for part in state] + checksum
 
 
 @torch.library.custom_op("pdecnn::reversing_backward", mutates_args=())
@@ -608,7 +610,7 @@ def _operate_backward(
         found = sums.finish()
     if start:
         _check_start(walk.state, start[0], operation.suspects, operation.stepping.integrator)
-    return [part.clone() for part in walk.gradients] + [
+    return [*map(_as_new, walk.gradients, gradients)] + [
         torch.zeros_like(weight) if gradient is None else gradient
         for weight, gradient, wanted in zip(weights, found, needed, strict=True)
         if wanted

@@ -4,6 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from torch import nn
 
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.pde import Block, SymmetricLayer
@@ -84,6 +85,34 @@ def test_a_copy_of_a_compiled_block_has_steps_of_its_own():
     twin.step_size = 0.25
     compiled = torch.compile(twin, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(make_features()), twin(make_features()), rtol=0, atol=0)
+
+
+class Own(nn.Module):
+    """A layer of someone's, of which nothing is known, with features turned in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.speed = nn.Parameter(torch.full((2, 1, 1), 0.5))
+
+    def forward(self, features):
+        turned = features.contiguous(memory_format=torch.channels_last)
+        return -self.speed * torch.tanh(turned)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_compiled_block_of_layers_of_others_has_the_gradients_of_eager(channels_last):
+    torch.compiler.reset()
+    block = Block([Own()], "leapfrog", num_steps=3, backprop="exact")
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    found = []
+    for run in (block, compiled):
+        features = torch.linspace(-1, 1, 60).view(1, 2, 5, 6)
+        if channels_last:
+            features = features.contiguous(memory_format=torch.channels_last)
+        block.zero_grad()
+        run(features.requires_grad_()).square().sum().backward()
+        found.append([features.grad, block.layers[0].speed.grad])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 class Noisy(SymmetricLayer):
