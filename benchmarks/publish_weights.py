@@ -1,11 +1,14 @@
-"""Copy the best weights of a reproduction into the package, each with a model card.
+"""Copy the best weights of a reproduction, or of one run, into the package, with a model card.
 
     python benchmarks/publish_weights.py reproduction [--dataset cifar10] [--seed 0]
+    python benchmarks/publish_weights.py RUN --model parabolic_stable_cifar10
 
-Afterwards `create_model("hamiltonian_cifar10", pretrained=True)` loads them.
+Afterwards `create_model("hamiltonian_cifar10", pretrained=True)` loads them. A run that
+`benchmarks/stability.py` measured has its certified accuracies on the card.
 """
 
 import argparse
+import json
 from pathlib import Path
 
 import pdecnn
@@ -20,6 +23,9 @@ from pdecnn.runs.config import RunConfig, assignment, differing_keys, parse_assi
 from pdecnn.runs.paper import PAPER_DYNAMICS, TITLES, Experiment
 from pdecnn.runs.runs import Run
 
+ROBUSTNESS = "robustness.json"
+RADII = (36 / 255, 72 / 255, 108 / 255)
+
 # What the command of a card says in other ways than --set.
 _SAID_APART = ("seed", "data.folder")
 
@@ -27,17 +33,23 @@ _SAID_APART = ("seed", "data.folder")
 def main() -> None:
     """Publish the networks of the paper, once all of them are found to be in order."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("reproduction", type=Path, help="the --output of `pdecnn reproduce`")
+    parser.add_argument("source", type=Path, help="the --output of `pdecnn reproduce`, or a run")
+    parser.add_argument("--model", help="what the run is a network of")
     parser.add_argument("--dataset", choices=TITLES, default="cifar10")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--destination", type=Path, default=PUBLISHED_WEIGHTS)
     arguments = parser.parse_args()
-    prepared = {}
-    for dynamics in PAPER_DYNAMICS:
-        experiment = Experiment(dynamics, arguments.dataset)
-        folder = arguments.reproduction / "runs" / experiment.run_name(arguments.seed)
-        name = f"{dynamics}_{arguments.dataset}"
-        prepared[name] = prepare(folder, name)
+    folders = {arguments.model: arguments.source}
+    if arguments.model is None:
+        folders = {
+            f"{dynamics}_{arguments.dataset}": arguments.source
+            / "runs"
+            / Experiment(dynamics, arguments.dataset).run_name(arguments.seed)
+            for dynamics in PAPER_DYNAMICS
+        }
+    prepared = {
+        name: prepare(folder, name, arguments.model is None) for name, folder in folders.items()
+    }
     for name, (network, text) in prepared.items():
         folder = arguments.destination / name
         network.save_pretrained(folder)
@@ -45,10 +57,10 @@ def main() -> None:
         print(folder)
 
 
-def prepare(folder: Path, name: str) -> tuple[Network, str]:
+def prepare(folder: Path, name: str, of_queue: bool = True) -> tuple[Network, str]:
     """The network and its card; a run that is damaged or of something else is refused."""
     try:
-        result = read_result(folder)
+        result = read_result(folder, of_queue=of_queue)
         if result.config.data.name != name.rpartition("_")[2]:
             raise ConfigError(f"was trained on {result.config.data.name}")
         network = pdecnn.create_model(name, pretrained=Run(folder).weights("best"))
@@ -112,12 +124,23 @@ computed in {result.precision} |
 | seed | {config.seed} |
 | weights of | epoch {summary["best_epoch"]}, {selection} |
 | test accuracy | {test["accuracy"]:.2%} (loss {loss}, {num_images:,} images) |
-| trained on | {hardware["gpu"] or hardware["processor"]} |
+{certified(result.folder)}| trained on | {hardware["gpu"] or hardware["processor"]} |
 | versions | pdecnn {versions["pdecnn"]}, torch {versions["torch"]}, Python {versions["python"]}, \
 commit {environment["commit"]} |
 
 Classes: {", ".join(summary["class_names"])}.
 """
+
+
+def certified(folder: Path) -> str:
+    """The row of certified accuracies, where they were measured."""
+    path = folder / ROBUSTNESS
+    if not path.exists():
+        return ""
+    found = json.loads(path.read_bytes())["certified"]
+    shares = zip(RADII, found["accuracies"], strict=True)
+    listed = ", ".join(f"{share:.2%} within {round(255 * r)}/255" for r, share in shares)
+    return f"| certified, L2 | {listed} (L = {found['lipschitz']:.6g}) |\n"
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ html_static_path = [
     str(_mathjax.locate_file("sphinx-mathjax-offline/static/mathjax/tex-svg.js")),
 ]
 html_css_files = ["pages.css"]
+html_extra_path = ["playground.html"]
 mathjax_path = "tex-svg.js"
 
 autodoc_member_order = "bysource"

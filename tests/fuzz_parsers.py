@@ -313,6 +313,8 @@ def _images():
         "b/1.bmp": colour,
         "a/2.png": colour.convert("P"),
         "b/2.png": Image.fromarray(pixels[..., 0].astype(np.uint16) * 257),
+        "a/3.tiff": colour,
+        "b/3.tiff": Image.fromarray(pixels[..., 0].astype(np.uint16) * 257),
     }
     exif = Image.Exif()
     exif[ORIENTATION_TAG] = 6

@@ -32,7 +32,7 @@ def setting(
 class Settings:
     """The base of dataclasses of settings: every value is checked, and stored as Python's own."""
 
-    group: ClassVar[str]
+    section: ClassVar[str]
     """What the settings are of: 'network', 'training', 'data'."""
     prefix: ClassVar[str] = ""
     """What stands before the name of a setting in an error."""
@@ -50,15 +50,15 @@ class Settings:
         """The settings of JSON values; unknown and missing keys are errors."""
         if not isinstance(values, dict):
             raise ConfigError(
-                f"the {cls.group} settings must be an object, found {type(values).__name__}"
+                f"the {cls.section} settings must be an object, found {type(values).__name__}"
             )
         known = {entry.name: entry for entry in _fields(cls)}
         for key in values:
             if key not in known:
-                raise unknown_name(f"{cls.group} setting", key, known)
+                raise unknown_name(f"{cls.section} setting", key, known)
         for name, entry in known.items():
             if entry.default is MISSING and name not in values:
-                raise ConfigError(f"the {cls.group} settings need {name!r}")
+                raise ConfigError(f"the {cls.section} settings need {name!r}")
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:

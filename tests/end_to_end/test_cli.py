@@ -27,7 +27,7 @@ def test_train_evaluate_and_predict(tmp_path):
     assert trained.stdout.count("\n") == 1
     summary = json.loads(trained.stdout)
     assert summary["run"] == "run"
-    assert "epoch   4" in trained.stderr
+    assert "epoch 4/4" in trained.stderr
     for name in ("convergence", "confusion", "predictions"):
         assert (tmp_path / "run" / "figures" / f"{name}.png").exists()
         assert (tmp_path / "run" / "figures" / f"{name}.svg").exists()
@@ -92,7 +92,7 @@ def test_a_terminal_gets_a_live_line(tmp_path):
     live = [line for line in re.split(r"[\r\n]+", plain) if line.startswith("epoch ")]
     assert live
     shown = re.compile(
-        r"epoch [1-3] .* loss [\d.]+  accuracy [\d.]+% \(val\. (-|[\d.]+%)\)  [\d,]+ images/s "
+        r"epoch [1-3]/3 .* loss [\d.]+  accuracy [\d.]+% \(val\. (-|[\d.]+%)\)  [\d,]+ images/s "
     )
     assert any(shown.match(line) for line in live)
     # It fits: nothing is cut off, and no line is longer than the terminal.

@@ -22,10 +22,12 @@ def run_command(capsys, monkeypatch):
     return lambda *arguments: call(capsys, monkeypatch, *arguments)
 
 
-def test_diagnose_prints_tables_and_leaves_files(run_command, run):
+def test_diagnose_prints_a_screen_and_leaves_files(run_command, run):
     done = run_command("diagnose", run.folder)
     assert (done.code, done.stderr) == (0, "")
     assert "Block 0 is " in done.stdout
+    assert len(done.stdout.splitlines()) <= 24
+    assert "Step sizes and spectra" in run_command("diagnose", run.folder, "--full").stdout
     there = {path.name for path in (run.folder / "diagnosis").iterdir()}
     figures = {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
     assert there == {*FILES, *figures}

@@ -43,7 +43,7 @@ def test_from_the_command_line_to_the_page(command, tmp_path):
     assert done.code == 0, done.stderr
     said = done.stdout + done.stderr
     assert re.search(r"training and no validation images, 4 epochs", said)
-    assert re.search(r"epoch   4  loss \S+  accuracy \S+  [\d,]+ images/s", said)
+    assert re.search(r"epoch 4/4  loss \S+  accuracy \S+  [\d,]+ images/s", said)
     assert "with the weights of epoch 4, the last: no validation, no selection" in said
     test = json.loads((folder / "summary.json").read_text())["test"]
     for weights in ("best", "last"):

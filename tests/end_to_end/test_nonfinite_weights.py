@@ -112,10 +112,10 @@ def test_a_diagnosis_is_made_and_says_so(run_command, broken, place):
 
 
 def test_the_tables_of_a_diagnosis_say_so_too(run_command, broken):
-    done = run_command("diagnose", broken["blocks"])
+    done = run_command("diagnose", broken["blocks"], "--full")
     assert done.code == 0
     assert done.stderr.count("\n") == 1
-    assert "Block 0 is unstable." in done.stdout
+    assert "Block 0 is unstable: " in done.stdout
     text = " ".join(done.stdout.split())
     assert "weights is NaN or infinite, the first in layers.0.convolution.stencil of the" in text
     assert "0 forwards overflow overflow overflow" in text

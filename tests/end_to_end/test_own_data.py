@@ -74,7 +74,9 @@ def test_grey_images_and_another_number_of_classes(commands, tmp_path):
     ("settings", "message"),
     [
         (["data.size=none"], "data.size must be set"),
-        (["data.channels=2"], "data.channels must be 1"),
+        (["data.channels=0"], "data.channels must be"),
+        (["data.group=scene("], "data.group must be a regular expression"),
+        (["data.name=arrays", "data.group=a"], "arrays have an array group beside x and y"),
         (["data.name=cifar10", "data.stream=true"], "data.stream is for data of one's own"),
         (["data.name=cifar10", "data.channels=1"], "data.channels is for image files of one's own"),
         (["data.name=digits"], "'digits' is built in and reads no folder; leave out --data"),

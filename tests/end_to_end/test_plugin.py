@@ -77,7 +77,7 @@ def test_all_commands_work_on_it(own, run, run_command, tmp_path):
     assert "grey.png" in run_command("predict", run, tmp_path / "grey.png", "--device", "cpu")
     run_command("attack", run, "--images", 4, "--epsilon", 0.1, "--steps", 5, "--device", "cpu")
     run_command("export", run, "--torch-export", tmp_path / "network.pt2")
-    diagnosed = run_command("diagnose", run, "--device", "cpu")
+    diagnosed = run_command("diagnose", run, "--full", "--device", "cpu")
     page = tmp_path / "page.html"
     run_command("report", run, "-o", page, "--device", "cpu")
     reported = page.read_text(encoding="utf-8")

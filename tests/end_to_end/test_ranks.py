@@ -59,7 +59,7 @@ def test_promise_4_rank_0_alone_writes_and_speaks(trained):
     summary = json.loads((folder / "summary.json").read_text())
     assert printed[0] == {"run": str(folder), **summary}
     assert done.stderr.count("3 epochs on cpu with 2 ranks, seed 0") == 1
-    assert done.stderr.count("epoch   2") == 1
+    assert done.stderr.count("epoch 2/3") == 1
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
     assert len((folder / "timing.jsonl").read_text().splitlines()) == 3
     assert not list(folder.rglob(".*"))

@@ -27,7 +27,9 @@ COMMANDS = {
         TARGET --data DIR --datasets NAMES... --dynamics NAMES... --seeds VALUE --output DIR
         --quick --set KEY=VALUE... --jobs VALUE --device VALUE --quiet --json --debug
     """,
-    "diagnose": "RUN|MODEL --data DIR --weights VALUE --output DIR --device VALUE --json --debug",
+    "diagnose": """
+        RUN|MODEL --data DIR --weights VALUE --output DIR --full --device VALUE --json --debug
+    """,
     "report": """
         RUN... --output -o FILE --data DIR... --weights VALUE --images VALUE --no-diagnosis
         --device VALUE --quiet --debug

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data.images import read_image
+from pdecnn.data.image_file import read_image
 from pdecnn.data.published import CIFAR10, CIFAR10_PYTHON, CIFAR100_PYTHON, STL10
 from pdecnn.data.registry import own_form, read_dataset
 from pdecnn.errors import CheckpointError, ConfigError, DataError

@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import json
+import re
 import signal
 import sys
 
@@ -77,12 +78,13 @@ def test_train_says_a_plain_line_an_epoch_and_what_came_out(run_command, tmp_pat
     assert lines[0].startswith(f"{tmp_path / 'run'}: ")
     assert "230 training and 287 validation images, 4 epochs on cpu, seed 0" in lines[0]
     for epoch, line in enumerate(lines[1:5], start=1):
-        assert line.split()[:3] == ["epoch", str(epoch), "loss"]
+        assert line.split()[:3] == ["epoch", f"{epoch}/4", "loss"]
         for word in ("accuracy", "validation", "images/s", "s left"):
             assert word in line
     assert lines[5].startswith("test accuracy ")
     assert lines[6].startswith(f"figures in {tmp_path / 'run' / 'figures'}: ")
-    assert len(lines) == 7
+    folder = tmp_path / "run"
+    assert lines[7:] == [f"next: pdecnn report {folder}, pdecnn explore {folder}"]
     # And it is the run that Python makes.
     assert fingerprint(tmp_path / "run") == fingerprint(trained.folder)
     for name in FIGURES:
@@ -100,7 +102,7 @@ def test_train_json_is_one_object_on_stdout_and_logs_on_stderr(run_command, tmp_
     assert value["run"] == str(tmp_path / "run")
     assert value["stopped"] == "completed"
     assert 0 <= value["test"]["accuracy"] <= 1
-    assert "epoch   1" in done.stderr
+    assert "epoch 1/1" in done.stderr
 
 
 @pytest.mark.usefixtures("without_figures")
@@ -246,8 +248,28 @@ def test_a_terminal_that_can_draw_no_bar_gets_a_plain_line_an_epoch(tmp_path, mo
     config = small_config(training__epochs=2, data__fraction=0.1)
     pdecnn.train(config, output=tmp_path / "run", listener=ConsoleListener())
     lines = sys.stdout.getvalue().splitlines()
-    assert [line[:9] for line in lines[1:]] == ["epoch   1", "epoch   2"]
+    assert [line[:9] for line in lines[1:]] == ["epoch 1/2", "epoch 2/2"]
     assert "\x1b" not in sys.stdout.getvalue()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_history_is_kept_where_the_bar_goes(trained, tmp_path, encoding):
+    """In a log every epoch has its line; a terminal is left with one line of them all."""
+    screen = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    listener = ConsoleListener()
+    listener.console = Console(file=screen, force_terminal=True, highlight=False, width=200)
+    listener.finished(trained, [])
+    screen.seek(0)
+    history, test, following = screen.read().splitlines()
+    accuracies = [epoch["validation_accuracy"] for epoch in trained.metrics]
+    first, bars, last, *number = history.removeprefix("validation accuracy ").split()
+    assert (first, last) == (f"{accuracies[0]:.1%}", f"{accuracies[-1]:.1%},")
+    assert (len(bars), number) == (4, ["4", "epochs"])
+    signs = "▁▂▃▄▅▆▇█" if encoding == "utf-8" else "_.-:=+*#"
+    assert bars[accuracies.index(max(accuracies))] == signs[-1]
+    assert bars[accuracies.index(min(accuracies))] == signs[0]
+    assert test.startswith("test accuracy ")
+    assert following.startswith(f"next: pdecnn report {trained.folder}")
 
 
 def test_skipped_steps_are_shown_on_a_terminal_too(tmp_path, monkeypatch):
@@ -348,12 +370,36 @@ def test_export_of_a_run_prints_json(run_command, trained, tmp_path):
 
 def test_recipes_and_models_are_listed(run_command):
     done = run_command("recipes")
-    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == pdecnn.list_recipes()
+    lines = done.stdout.split("\n\nF(Y)")[0].splitlines()[1:]
+    groups = [line for line in lines if ":" in line]
+    assert [group.strip() for group in groups] == [
+        "digits: built in",
+        "arrays: your own",
+        "images: your own",
+        "cifar10: to download",
+        "cifar100: to download",
+        "stl10: to download",
+    ]
+    listed = [line.split()[0] for line in lines if line.strip() and line not in groups]
+    assert sorted(listed) == pdecnn.list_recipes()
+    assert listed[0] == "hamiltonian_digits"
+    equations = {
+        "hamiltonian_digits": "Y' = F(Z), Z' = -F(Y)",
+        "parabolic_stable_cifar10": "Y' = F(Y)",
+        "second_order_volumes": "Y'' = F(Y)",
+        "resnet_stl10": "Y' = G(Y)",
+    }
+    for name, equation in equations.items():
+        assert re.search(rf"^{name} +{re.escape(equation)} +\d+ *$", done.stdout, re.MULTILINE)
+    assert max(map(len, lines)) <= 80
     values = json.loads(run_command("recipes", "--json").stdout)
     assert list(values) == pdecnn.list_recipes()
     assert values["hamiltonian_cifar100"]["training"]["epochs"] == 200
     done = run_command("models")
-    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == pdecnn.list_models()
+    rows = [line.split() for line in done.stdout.split("\n\n")[0].splitlines()[1:]]
+    assert [row[0] for row in rows] == pdecnn.list_models()
+    marked = [row[0] for row in rows if row[2:] == ["yes"]]
+    assert marked == pdecnn.list_models(pretrained=True)
     assert json.loads(run_command("models", "--json").stdout)["parabolic_stl10"] == 618_554
 
 

@@ -26,7 +26,7 @@ NEEDED = {
 HUGE = 10**400
 NO_NUMBERS = ["1", "", b"1", True, False, {}, object(), 1j, math.nan, math.inf, -math.inf, HUGE]
 ENTRIES = [
-    pytest.param(cls, entry, id=f"{cls.group}.{entry.name}")
+    pytest.param(cls, entry, id=f"{cls.section}.{entry.name}")
     for cls in NEEDED
     for entry in fields(cls)
 ]
@@ -107,10 +107,10 @@ def test_settings_come_back_from_json(cls):
     settings = cls(**NEEDED[cls])
     assert cls.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
     for values in (None, [], "x", 3):
-        with pytest.raises(ConfigError, match=f"the {cls.group} settings must be an object"):
+        with pytest.raises(ConfigError, match=f"the {cls.section} settings must be an object"):
             cls.from_dict(values)
     name = fields(cls)[-1].name
-    with pytest.raises(ConfigError, match=f"unknown {cls.group} setting .*did you mean '{name}'"):
+    with pytest.raises(ConfigError, match=f"unknown {cls.section} setting .*did you mean '{name}'"):
         cls.from_dict(settings.to_dict() | {name + "x": 1})
     for needed in NEEDED[cls]:
         with pytest.raises(ConfigError, match=f"need '{needed}'"):
@@ -119,7 +119,7 @@ def test_settings_come_back_from_json(cls):
 
 @dataclass(frozen=True, kw_only=True)
 class Example(Settings):
-    group = "example"
+    section = "example"
     count: int = setting(3, "How many.", "[2, 5]")
     share: float = setting(0.5, "What share.", "[0, 1)")
     length: float | None = setting(None, "How long.", "(0, inf)")

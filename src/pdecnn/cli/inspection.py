@@ -37,6 +37,9 @@ def diagnose(
         Path | None,
         typer.Option("--output", metavar="DIR", help="For the files; RUN/diagnosis if none."),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every table, and what proofs rest on.")
+    ] = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
     debug: DebugOption = False,
@@ -56,7 +59,7 @@ def diagnose(
     if as_json:
         print_json(found.to_dict())
     else:
-        print_diagnosis(found, files)
+        print_diagnosis(found, files, full=full)
 
 
 def report(

@@ -27,7 +27,7 @@ def export(
     pixels: Annotated[
         str | None,
         typer.Option(
-            "--pixels", help="What it takes: uint8 (for images if none), or float32 in [0, 1]."
+            "--pixels", help="What it takes: uint8, or float32 in [0, 1]; as in training if none."
         ),
     ] = None,
     weights: WeightsOption = "best",

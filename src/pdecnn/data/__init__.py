@@ -6,10 +6,10 @@ from pdecnn.data.augmentation import cpu_generator as cpu_generator
 from pdecnn.data.augmentation import random_bits as random_bits
 from pdecnn.data.augmentation import stable_seed as stable_seed
 from pdecnn.data.augmentation import uniform_integers as uniform_integers
+from pdecnn.data.image_file import read_image as read_image
 from pdecnn.data.image_set import DataSet as DataSet
 from pdecnn.data.image_set import ImageSet as ImageSet
 from pdecnn.data.image_set import StoredImages as StoredImages
-from pdecnn.data.images import read_image as read_image
 from pdecnn.data.images import read_image_folder as read_image_folder
 from pdecnn.data.published import read_cifar10 as read_cifar10
 from pdecnn.data.published import read_cifar100 as read_cifar100

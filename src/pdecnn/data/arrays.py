@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages
-from pdecnn.data.split import hold_out_test
+from pdecnn.data.split import hold_out_test, number_groups
 from pdecnn.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -142,7 +142,7 @@ class HeldArrays(ArrayFiles):
         self.place, self.is_folder = Path("the arrays given"), False
         self._names = arrays.get("class_names")
         self.arrays = {
-            name: _to_numpy(torch.as_tensor(values).detach().cpu())
+            name: _held(values, may_be_text=name.startswith("group"))
             for name, values in arrays.items()
             if name != "class_names"
         }
@@ -159,6 +159,12 @@ class HeldArrays(ArrayFiles):
     def class_names(self) -> tuple[str, ...] | None:
         """What was given as `class_names`."""
         return None if self._names is None else tuple(map(str, self._names))
+
+
+def _held(values: Any, *, may_be_text: bool) -> Array:
+    if may_be_text and not isinstance(values, Tensor):
+        return np.asarray(values)
+    return _to_numpy(torch.as_tensor(values).detach().cpu())
 
 
 def _to_numpy(tensor: Tensor) -> Array:
@@ -252,8 +258,9 @@ def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:
 
     `x` has the axes (n, channels, *spatial), or (n, length) for signals of one channel: bytes
     are pixels 0 to 255, all other numbers become float32. A test part that is missing is held
-    out of the training part, alike in every run. With `stream` arrays of a folder stay on the
-    disk; None: if they exceed `LARGEST_IN_MEMORY`.
+    out of the training part, alike in every run. An array `group` (`group_train`, ...) says by a
+    whole number or text for each sample which of them belong together: no group is in two parts.
+    With `stream` arrays of a folder stay on the disk; None: if they exceed `LARGEST_IN_MEMORY`.
     """
     files = _files(place)
     class_names = _class_names(files)
@@ -267,6 +274,9 @@ def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:
             f"{files.place}: only arrays in .npy files can stay on the disk; save each as one in "
             f"a folder, or leave data.stream out"
         )
+    groups = number_groups(
+        {part: _group_names(files, x, len(array)) for part, (array, x, _) in arrays.items()}
+    )
     sets = {}
     for part, (array, x, y) in arrays.items():
         labels = _labels(files, y)
@@ -279,12 +289,32 @@ def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:
             images=_images(array, files.path(x), stream),
             labels=torch.from_numpy(labels.astype(np.int64)),
             class_names=class_names,
+            groups=groups[part] if len(groups[part]) else None,
         )
     train, test = sets["train"], sets.get("test")
     if test is None:
-        kept, held_out = hold_out_test(train.labels)
+        kept, held_out = hold_out_test(train.labels, train.groups)
         train, test = train.subset(kept), train.subset(held_out)
     return DataSet(name="arrays", train=train, test=test, validation=sets.get("validation"))
+
+
+def _group_names(files: ArrayFiles, x: str, number: int) -> list[str]:
+    """What the array `group` beside x has for each sample; nothing where there is none."""
+    name = f"group{x.removeprefix('x')}"
+    if name not in files.names:
+        return []
+    groups = files.read(name)
+    if groups.shape != (number,) or groups.dtype.kind not in "uiU":
+        raise DataError(
+            f"{files.path(name)} must have a whole number or a text for each of the {number} "
+            f"samples of {x}; found {groups.dtype} of shape {groups.shape}"
+        )
+    return [str(group) for group in groups.tolist()]
+
+
+def array_names(place: Source) -> set[str]:
+    """The names of the arrays there."""
+    return _files(place).names
 
 
 SAMPLES = (".npy", ".npz", ".safetensors")

@@ -80,7 +80,7 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 class Augmentation(Settings):
     """What is done to a training image: a flip, then zero padding and a random crop."""
 
-    group = "augmentation"
+    section = "augmentation"
     flip: bool = setting(True, "Mirror the last axis with probability 1/2.")
     padding: float = setting(
         1 / 16,

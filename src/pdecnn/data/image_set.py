@@ -117,6 +117,8 @@ class ImageSet:
     """int64, shape (n,), each in 0 .. num_classes - 1."""
     class_names: tuple[str, ...]
     """What label k is called, for every k."""
+    groups: Tensor | None = None
+    """int64, shape (n,), on the CPU: what has one number is never split; None: no groups."""
 
     def __post_init__(self) -> None:
         if self.images.dtype not in DTYPES:
@@ -138,6 +140,11 @@ class ImageSet:
         if 0 in self.images.shape:
             raise DataError(
                 f"a set of images must not be empty, found shape {tuple(self.images.shape)}"
+            )
+        if self.groups is not None and self.groups.shape != self.labels.shape:
+            raise DataError(
+                f"each image needs one group: found {len(self.labels)} images and groups of shape "
+                f"{tuple(self.groups.shape)}"
             )
         low, high = int(self.labels.min()), int(self.labels.max())
         if low < 0 or high >= self.num_classes:
@@ -181,6 +188,7 @@ class ImageSet:
             images=images.subset(where) if isinstance(images, StoredImages) else images[where],
             labels=self.labels[where],
             class_names=self.class_names,
+            groups=None if self.groups is None else self.groups[indices.cpu()],
         )
 
     def to(self, device: torch.device | str) -> "ImageSet":
@@ -190,6 +198,7 @@ class ImageSet:
             images=images if isinstance(images, StoredImages) else images.to(device),
             labels=self.labels.to(device),
             class_names=self.class_names,
+            groups=self.groups,
         )
 
 

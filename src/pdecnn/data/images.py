@@ -1,120 +1,19 @@
-"""Image files, and folders of them: a subfolder a class, every bad file in one report."""
+"""Folders of image files: a subfolder a class, every bad file in one report."""
 
 import os
+import re
 import stat
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from io import BytesIO
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, BinaryIO
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pdecnn.data.image_file import Form, image_form, read_image
 from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages, num_workers
-from pdecnn.data.split import hold_out_test
+from pdecnn.data.split import hold_out_test, number_groups
 from pdecnn.errors import BadFilesError, DataError
-
-if TYPE_CHECKING:
-    from PIL.Image import Image as OpenImage
-
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
-MAX_PIXELS = 50_000_000
-_MODES = {1: "L", 3: "RGB"}
-_WARNING_FILTERS = Lock()
-
-
-def read_image(path: Path | str, channels: int, size: tuple[int, int] | None = None) -> Tensor:
-    """The image as uint8 (channels, height, width), upright, grey for 1 channel, RGB for 3.
-
-    Transparency is dropped, 16-bit values keep their high byte, and an animation is its first
-    picture. With a `size` (height, width) it is scaled to cover that, by averages if it shrinks
-    and linearly if it grows, and its middle is kept.
-    """
-    return _read(str(path), lambda: Path(path).open("rb"), channels, size)
-
-
-def read_image_bytes(
-    content: bytes, name: str, channels: int, size: tuple[int, int] | None = None
-) -> Tensor:
-    """`read_image` of a file's content; errors call it by that name."""
-    return _read(name, lambda: BytesIO(content), channels, size)
-
-
-def _read(
-    name: str, open_file: Callable[[], BinaryIO], channels: int, size: tuple[int, int] | None
-) -> Tensor:
-    from PIL import Image
-
-    if channels not in _MODES:
-        raise DataError(f"image files have 1 or 3 channels, but the network takes {channels}")
-    try:
-        with open_file() as stream, _open(stream) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise Image.DecompressionBombError
-            pixels = _decode(image, _MODES[channels], size)
-    # On a damaged file the decoders raise nearly anything, struct.error and KeyError included.
-    except Exception as error:
-        raise DataError(f"{name}: {_complaint(error)}") from error
-    tensor = torch.from_numpy(pixels)
-    return tensor.unsqueeze(0) if channels == 1 else tensor.permute(2, 0, 1).contiguous()
-
-
-def _open(stream: BinaryIO) -> "OpenImage":
-    """The image with its header read, where Pillow warns of too many pixels: an error here."""
-    from PIL import Image
-
-    # Filters are the whole process's: threads that overlap here would leave them changed.
-    with _WARNING_FILTERS, warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        return Image.open(stream, formats=FORMATS)
-
-
-def _decode(image: "OpenImage", mode: str, size: tuple[int, int] | None) -> npt.NDArray[np.uint8]:
-    from PIL import Image, ImageOps
-
-    if size is not None:
-        # A JPEG can be decoded at a half, a quarter or an eighth, still covering the size.
-        image.draft(None, (max(size), max(size)))
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode == "I;16":
-        # Pillow would clip at 255 instead, which turns nearly every pixel white.
-        upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-    elif upright.mode == "P":
-        # Straight to RGB or grey, Pillow warns where the palette has transparent colours.
-        upright = upright.convert("RGBA")
-    upright = upright.convert(mode)
-    if size is not None and (upright.height, upright.width) != size:
-        shrinks = min(upright.height / size[0], upright.width / size[1]) > 1
-        method = Image.Resampling.BOX if shrinks else Image.Resampling.BILINEAR
-        upright = ImageOps.fit(upright, (size[1], size[0]), method)
-    return np.array(upright, dtype=np.uint8)
-
-
-def _complaint(error: Exception) -> str:
-    """What is wrong with the file and what to do about it, in one line."""
-    from PIL import Image, UnidentifiedImageError
-
-    if isinstance(error, FileNotFoundError):
-        return "no such file; check the path"
-    if isinstance(error, IsADirectoryError):
-        return "is a folder; pass an image file"
-    if isinstance(error, UnidentifiedImageError):
-        formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        return f"not an image of format {formats}, or damaged; convert it or fetch it again"
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return f"has more than {MAX_PIXELS:,} pixels; reduce it first"
-    # An operating-system error in words, without its number and the path again.
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    reason = " ".join(reason.split()) or type(error).__name__
-    return f"cannot be read as an image ({reason}); check its permissions or fetch it again"
-
 
 _PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 _LIKE_PARTS = {*_PARTS, "training", "valid", "dev", "testing", "eval"}
@@ -139,8 +38,38 @@ def image_classes(folder: Path | str) -> tuple[str, ...]:
     return names
 
 
+def image_channels(folder: Path | str) -> int:
+    """3 if any training image is in colour; n of a TIFF file of n bands; 1 if all are grey."""
+    files = _Scan(Path(folder)).list_part(_find_parts(Path(folder))["train"])
+    return _first_channels(form for form in (_form(path) for path, _ in files) if form is not None)
+
+
+def _first_channels(forms: Iterable[Form]) -> int:
+    return next((form.channels for form in forms if form.channels != 1), 1)
+
+
+def _form(path: Path) -> Form | None:
+    """None for what cannot be read, which is reported when it is decoded."""
+    try:
+        return image_form(path)
+    except DataError:
+        return None
+
+
+def image_names(folder: Path | str) -> Iterator[str]:
+    """What groups are told by: the path of each file below the folder, or below its part."""
+    for where in _find_parts(Path(folder)).values():
+        for path, _ in _Scan(Path(folder)).list_part(where):
+            yield path.relative_to(where).as_posix()
+
+
 def read_image_folder(
-    folder: Path | str, *, channels: int, size: int, stream: bool | None = None
+    folder: Path | str,
+    *,
+    channels: int | None = None,
+    size: int,
+    stream: bool | None = None,
+    group: str | None = None,
 ) -> DataSet:
     """The images of a folder, one subfolder a class, scaled and cropped to size x size.
 
@@ -148,17 +77,37 @@ def read_image_folder(
     missing is held out of the training images, alike in every run. Every file is decoded once:
     all that cannot be used are named in one BadFilesError. Links are followed within the folder
     only. With `stream` images stay on the disk; None: if they exceed `LARGEST_IN_MEMORY`.
+
+    `channels` None: as many as the files have. If any file has more than 8 bits, all images are
+    float32 in [0, 1]. `group` is a regular expression whose first group, found in the path below
+    the folder, says what belongs together: no group is in two parts.
     """
     root = Path(folder)
-    class_names = image_classes(root)
-    scan = _Scan(root, class_names)
-    parts = {part: scan.list_part(where) for part, where in _find_parts(root).items()}
+    class_names, wheres = image_classes(root), _find_parts(root)
+    scan = _Scan(root)
+    parts = {part: scan.list_part(where) for part, where in wheres.items()}
     num_files = sum(len(files) for files in parts.values())
+    groups = _find_groups(parts, wheres, group) if group is not None else {}
+    forms = {part: scan.forms([path for path, _ in files]) for part, files in parts.items()}
+    found = _first_channels(forms["train"])
+    channels = found if channels is None else channels
+    if channels != found and {channels, found} != {1, 3}:
+        raise DataError(
+            f"{root}: data.channels is {channels}, but the files have {found}; leave it out"
+        )
+    is_deep = any(form.is_deep for part in forms.values() for form in part)
+    dtype = torch.float32 if is_deep else torch.uint8
     if stream is None:
-        stream = num_files * channels * size * size > LARGEST_IN_MEMORY
-    read = partial(read_image, channels=channels, size=(size, size))
+        stream = num_files * channels * size * size * dtype.itemsize > LARGEST_IN_MEMORY
+
+    def read(path: Path) -> Tensor:
+        pixels = read_image(path, channels, (size, size))
+        # As `Preprocessing` would: an image is the same beside others of more bits.
+        return pixels.float() / 255 if pixels.dtype != dtype else pixels
+
+    shape = (channels, size, size)
     images = {
-        part: scan.read_all([path for path, _ in files], read, (channels, size, size), stream)
+        part: scan.read_all([path for path, _ in files], read, shape, dtype, stream)
         for part, files in parts.items()
     }
     scan.report(num_files)
@@ -167,22 +116,42 @@ def read_image_folder(
             images=images[part],
             labels=torch.tensor([label for _, label in files]),
             class_names=class_names,
+            groups=groups.get(part),
         )
         for part, files in parts.items()
     }
     train, test = sets["train"], sets.get("test")
     if test is None:
-        kept, held_out = hold_out_test(train.labels)
+        kept, held_out = hold_out_test(train.labels, train.groups)
         train, test = train.subset(kept), train.subset(held_out)
     return DataSet(name="images", train=train, test=test, validation=sets.get("validation"))
+
+
+def _find_groups(
+    parts: dict[str, list[tuple[Path, int]]], wheres: dict[str, Path], pattern: str
+) -> dict[str, Tensor]:
+    found: dict[str, list[str]] = {}
+    for part, files in parts.items():
+        found[part] = []
+        for path, _ in files:
+            name = path.relative_to(wheres[part]).as_posix()
+            match = re.search(pattern, name)
+            group = None if match is None else match[1 if match.re.groups else 0]
+            if group is None:
+                raise DataError(
+                    f"{wheres[part]}: data.group={pattern!r} finds no group in {name!r}; change "
+                    f"the pattern so that it fits every file"
+                )
+            found[part].append(group)
+    return number_groups(found)
 
 
 class _Scan:
     """Goes through a folder and keeps what is wrong with its entries."""
 
-    def __init__(self, root: Path, class_names: tuple[str, ...]) -> None:
+    def __init__(self, root: Path) -> None:
         self.root, self.inside = root, root.resolve()
-        self.class_names = class_names
+        self.class_names = image_classes(root)
         self.complaints: dict[Path, str] = {}
 
     def list_part(self, where: Path) -> list[tuple[Path, int]]:
@@ -231,15 +200,21 @@ class _Scan:
             self.complaints[path] = "is empty"
         return path not in self.complaints
 
+    def forms(self, paths: list[Path]) -> list[Form]:
+        """What the files hold, by their headers, but for bad ones."""
+        with ThreadPoolExecutor(num_workers()) as pool:
+            return [form for form in pool.map(_form, paths) if form is not None]
+
     def read_all(
         self,
         paths: list[Path],
         read: Callable[[Path], Tensor],
         shape: tuple[int, ...],
+        dtype: torch.dtype,
         stream: bool,
     ) -> Tensor | StoredImages:
         """Decode every file once; keep the pixels unless they are to stay on the disk."""
-        images = torch.empty((0 if stream else len(paths), *shape), dtype=torch.uint8)
+        images = torch.empty((0 if stream else len(paths), *shape), dtype=dtype)
 
         def decode(index: int) -> str | None:
             try:
@@ -259,7 +234,7 @@ class _Scan:
             return images
         places = torch.arange(len(paths))
         return StoredImages(
-            lambda place: read(paths[place]), places, image_shape=shape, dtype=torch.uint8
+            lambda place: read(paths[place]), places, image_shape=shape, dtype=dtype
         )
 
     def report(self, num_listed: int) -> None:

@@ -1,15 +1,23 @@
 """The data sets a config can name: those of Section 5, the digits, and the user's own."""
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from pdecnn.data.arrays import KINDS, ArrayForm, Source, array_form, read_arrays
+from pdecnn.data.arrays import (
+    KINDS,
+    ArrayForm,
+    Source,
+    array_form,
+    array_names,
+    read_arrays,
+)
 from pdecnn.data.image_set import DataSet, ImageSet
-from pdecnn.data.images import image_classes, read_image_folder
+from pdecnn.data.images import image_channels, image_classes, image_names, read_image_folder
 from pdecnn.data.published import (
     CIFAR10_VERSIONS,
     CIFAR100_VERSIONS,
@@ -78,14 +86,15 @@ def read_dataset(
     name: str,
     folder: Source | None = None,
     *,
-    channels: int = 3,
+    channels: int | None = None,
     size: int | None = None,
     stream: bool | None = None,
+    group: str | None = None,
 ) -> DataSet:
     """The data set of that name, read from `folder` if it is not built in.
 
-    `channels`, 1 or 3, and `size` are those that images of one's own are read with; `stream`
-    leaves data of one's own on the disk, None if it is large.
+    `channels`, None for those of the files, `size` and the pattern `group` are those that images
+    of one's own are read with; `stream` leaves data of one's own on the disk, None if it is large.
     """
     if not needs_folder(name):
         return _BUILT_IN[name]()
@@ -97,17 +106,52 @@ def read_dataset(
         raise DataError(f"data set {name!r} is read from a folder; arrays are data.name=arrays")
     if name == "images":
         assert size is not None, "a DataConfig for images has a size"
-        return read_image_folder(folder, channels=channels, size=size, stream=stream)
+        return read_image_folder(folder, channels=channels, size=size, stream=stream, group=group)
     return _IN_FOLDER[name][1](folder)
 
 
-def own_form(name: str, folder: Source | None, *, channels: int = 3) -> ArrayForm:
-    """The channels, classes and dimension of data of one's own, without reading all of it."""
+def own_form(name: str, folder: Source | None, *, channels: int | None = None) -> ArrayForm:
+    """The channels, classes and dimension of data of one's own, without reading all of it.
+
+    Image files are asked for their `channels` only where these are None.
+    """
     if folder is None:
         raise DataError(_wanted(name))
     if name == "images" and not isinstance(folder, Mapping):
-        return ArrayForm(channels, len(image_classes(folder)), 2)
+        num_classes = len(image_classes(folder))
+        return ArrayForm(image_channels(folder) if channels is None else channels, num_classes, 2)
     return array_form(folder)
+
+
+_SOURCES = "speaker|patient|subject|scene"
+_SOURCE_ARRAY = re.compile(rf"({_SOURCES})(s|_?ids?)?(_train)?", re.IGNORECASE)
+_SOURCE_NAME = re.compile(rf"(?<![A-Za-z])({_SOURCES})[ _-]*([A-Za-z0-9]+)", re.IGNORECASE)
+
+
+def suggested_groups(name: str, folder: Source) -> str | None:
+    """A line where names speak of speakers, patients, subjects or scenes, but no groups are set."""
+    if name == "arrays":
+        names = sorted(array_names(folder))
+        found = [match for match in map(_SOURCE_ARRAY.fullmatch, names) if match is not None]
+        if not found or any(other.startswith("group") for other in names):
+            return None
+        return (
+            f"note: the array {found[0].string!r} suggests groups: samples of one "
+            f"{found[0][1].lower()} may stand in training and test alike; save it as group beside "
+            f"x and y to keep them apart"
+        )
+    assert not isinstance(folder, Mapping)
+    matches = [_SOURCE_NAME.search(path) for path in image_names(folder)]
+    found = [match for match in matches if match is not None]
+    number = len({match[2] for match in found})
+    if len(found) < len(matches) or not 1 < number < len(found):
+        return None
+    word = found[0][1]
+    return (
+        f"note: names such as {found[0].string} suggest {number} groups: images of one "
+        f"{word.lower()} may stand in training and test alike; keep them apart with "
+        f"--set 'data.group={word}[ _-]*([A-Za-z0-9]+)'"
+    )
 
 
 def recognize(place: Path) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Seeded choices of samples: class-balanced splits, and the batches of an epoch (Section 5)."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,16 +14,32 @@ LARGEST_RATIO = 10
 _TEST_SHARE = 0.2
 # Part of the definition of a test set: another number is another test set.
 _TEST_SEED = 0
+_DRAWS = 32
 
 
-def hold_out_test(labels: Tensor) -> tuple[Tensor, Tensor]:
+def hold_out_test(labels: Tensor, groups: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Indices (kept, test) for data that has no test part of its own: the same in every run."""
     if _share(len(labels), _TEST_SHARE) == 0:
         raise DataError(
             f"{len(labels)} samples are too few to hold a test part out of; add some, or give a "
             f"test part"
         )
-    return balanced_split(labels, _TEST_SHARE, seed=_TEST_SEED, purpose="test set")
+    return balanced_split(labels, _TEST_SHARE, seed=_TEST_SEED, purpose="test set", groups=groups)
+
+
+def number_groups(names: Mapping[str, Sequence[str]]) -> dict[str, Tensor]:
+    """The groups of the samples of each part as numbers; a DataError where parts share one."""
+    parts = {name: part for part, found in names.items() for name in found}
+    for part, found in names.items():
+        for name in found:
+            if parts[name] != part:
+                both = " and ".join(sorted((part, parts[name])))
+                raise DataError(
+                    f"the group {name!r} has samples in the parts {both}; put all of a group into "
+                    f"one of them"
+                )
+    numbers = {name: number for number, name in enumerate(sorted(parts))}
+    return {part: torch.tensor([numbers[name] for name in found]) for part, found in names.items()}
 
 
 def imbalance(labels: Tensor, class_names: tuple[str, ...]) -> str | None:
@@ -39,13 +56,19 @@ def imbalance(labels: Tensor, class_names: tuple[str, ...]) -> str | None:
 
 
 def balanced_split(
-    labels: Tensor, held_out: int | float, *, seed: int, purpose: str = "validation"
+    labels: Tensor,
+    held_out: int | float,
+    *,
+    seed: int,
+    purpose: str = "validation",
+    groups: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Indices (kept, held out), disjoint and together all; each sorted, on the CPU.
 
     `held_out` is a number of images if an int, a fraction in (0, 1) if a float. The held-out
     part has exactly that many images, rounded half up, and of each class its share to within
-    one image. `purpose` separates splits that have the same seed.
+    one image. `purpose` separates splits that have the same seed. With `groups`, a number for
+    each image, whole groups are held out, and both as nearly as they allow.
     """
     num_labels = len(labels)
     if isinstance(held_out, float):
@@ -59,7 +82,10 @@ def balanced_split(
             f"holding out {num_held_out} of {num_labels} images leaves one part empty; choose "
             f"1 to {num_labels - 1}"
         )
-    chosen = _balanced_choice(labels, num_held_out, seed=seed, purpose=purpose)
+    if groups is None:
+        chosen = _balanced_choice(labels, num_held_out, seed=seed, purpose=purpose)
+    else:
+        chosen = _grouped_choice(labels, groups, num_held_out, seed=seed, purpose=purpose)
     is_kept = torch.ones(num_labels, dtype=torch.bool)
     is_kept[chosen] = False
     return is_kept.nonzero().flatten(), chosen
@@ -91,6 +117,49 @@ def _balanced_choice(labels: Tensor, count: int, *, seed: int, purpose: str) -> 
         members = (labels == label).nonzero().flatten()
         chosen.append(members[torch.randperm(sizes[label], generator=generator)[:quota]])
     return torch.cat(chosen).sort().values
+
+
+def _grouped_choice(
+    labels: Tensor, groups: Tensor, count: int, *, seed: int, purpose: str
+) -> Tensor:
+    """Sorted indices of whole groups, about `count`: the draw that is nearest in every class."""
+    labels = labels.cpu()
+    _, members, counts = torch.unique(groups, return_inverse=True, return_counts=True)
+    sizes = counts.tolist()
+    if len(sizes) < 2:
+        raise DataError(
+            f"a {purpose} part cannot be held out of 1 group: at least 2 are needed, one of them "
+            f"to train on; give more or smaller groups, a test part, or data.validation_fraction=0"
+        )
+    totals = torch.bincount(labels).tolist()
+    draws = []
+    for number in range(_DRAWS):
+        order = torch.randperm(len(sizes), generator=cpu_generator(seed, purpose, "group", number))
+        is_chosen = torch.zeros(len(sizes), dtype=torch.bool)
+        is_chosen[_fill(order.tolist(), sizes, count)] = True
+        chosen = is_chosen[members].nonzero().flatten()
+        found = torch.bincount(labels[chosen], minlength=len(totals)).tolist()
+        pairs = [(part, total) for part, total in zip(found, totals, strict=True) if total]
+        lost = sum(part == total for part, total in pairs)
+        apart = sum(abs(part * len(labels) - total * count) / total for part, total in pairs)
+        draws.append((lost, apart, number, chosen))
+    lost, _, _, best = min(draws, key=lambda draw: draw[:3])
+    if lost:
+        raise DataError(
+            f"a {purpose} part of whole groups takes all samples of a class: {len(sizes)} groups "
+            f"are too few, or a group is a class; give each class at least 3 groups"
+        )
+    return best
+
+
+def _fill(order: list[int], sizes: list[int], count: int) -> list[int]:
+    """Groups in turn, each if it brings the sum nearer to the count: within half the largest."""
+    chosen: list[int] = []
+    for group in order:
+        if len(chosen) < len(sizes) - 1 and sizes[group] <= 2 * count:
+            chosen.append(group)
+            count -= sizes[group]
+    return chosen or [min(order, key=lambda group: sizes[group])]
 
 
 def _largest_remainder(sizes: list[int], count: int) -> list[int]:

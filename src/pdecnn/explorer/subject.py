@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pdecnn.data.image_file import read_image_bytes
 from pdecnn.data.image_set import ImageSet
-from pdecnn.data.images import read_image_bytes
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.learning.metrics import check_fit
 from pdecnn.networks.network import Network
@@ -22,7 +22,7 @@ from pdecnn.runs.runs import Run, is_run
 
 PHOTOGRAPHS = ("flower.jpg", "china.jpg")
 """Of scikit-learn: to begin with where there are no test images."""
-_IMAGE_CHANNELS = (1, 3)
+_PHOTOGRAPHS_AS = (1, 3)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -124,20 +124,21 @@ def _read_test(
         test = read_splits(config, seed).test
         check_fit(network, test)
     except DataError as error:
-        if not (optional and _takes_images(network)):
+        if not (
+            optional and network.config.in_channels in _PHOTOGRAPHS_AS and _takes_images(network)
+        ):
             raise
         return None, f"Photographs stand in for the test images: {error}."
     return test, None
 
 
 def _takes_images(network: Network) -> bool:
-    config = network.config
-    return config.dimension == 2 and config.in_channels in _IMAGE_CHANNELS
+    return network.config.dimension == 2
 
 
 def _no_images(network: Network) -> str:
     config = network.config
     return (
-        f"this network takes {config.in_channels} channel(s) in {config.dimension}D, and image "
-        f"files have 1 or 3 channels in 2D; pick one of the test samples"
+        f"this network takes samples in {config.dimension}D, and image files have 2; pick one of "
+        f"the test samples"
     )

@@ -23,7 +23,7 @@ class LevelsConfig(Settings):
     first: there the weights are drawn and the box has its bound.
     """
 
-    group = "training"
+    section = "training"
     level_epochs: tuple[float, ...] | None = setting(
         None,
         "The lengths of the levels relative to each other; scaled to the number of epochs. None: a "

@@ -24,7 +24,7 @@ FREEZABLE = ("opening", "blocks")
 class ObjectiveConfig(Settings):
     """The loss S and the regulariser R of eqs. 4 and 13."""
 
-    group = "training"
+    section = "training"
     loss: str = setting(
         "cross_entropy",
         "'cross_entropy', or 'least_squares': half the squared distance of the scores to the "
@@ -76,7 +76,7 @@ class ObjectiveConfig(Settings):
 class ScheduleConfig(Settings):
     """How the learning rate changes over a training."""
 
-    group = "training"
+    section = "training"
     schedule: str = setting(
         "piecewise",
         "'piecewise': constant in phases; 'linear' and 'cosine': from the first rate to 0 after a "
@@ -134,7 +134,7 @@ class ScheduleConfig(Settings):
 class OptimizerConfig(Settings):
     """How a gradient becomes an update."""
 
-    group = "training"
+    section = "training"
     optimizer: str = setting(
         "sgd",
         "'sgd': gradient descent with momentum; 'nesterov': the same with Nesterov's, as PyTorch "
@@ -211,7 +211,7 @@ class OptimizerConfig(Settings):
 class GuardConfig(Settings):
     """The drift guard; it has nothing to do unless blocks are in mode 'reversible'."""
 
-    group = "training"
+    section = "training"
     reversal_guard: str = setting(
         "switch",
         "What happens where the gradient of a reversible block is too wrong: 'switch' (the block "

@@ -27,7 +27,7 @@ CLASSIFIERS = ("linear", "unit_rows", "flat_unit_rows")
 class NetworkConfig(Settings):
     """The network of Sec. 5: opening, blocks with connectors between them, classifier."""
 
-    group = "network"
+    section = "network"
     channels: tuple[int, ...] = setting(
         meaning="The width of each block, then the last connector's output.", allowed="[1, inf)"
     )

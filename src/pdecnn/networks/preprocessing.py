@@ -15,6 +15,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.settings import Settings, documented, setting
 
+PIXELS = ("uint8", "float32")
 STANDARDIZATIONS = ("image", "dataset", "mean", "none")
 _COLOURS, _MOST_COLOURS = 3, 4
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
@@ -31,7 +32,7 @@ def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device
 class Preprocessing(Settings):
     """How images become the input of a network; stored with it and applied alike everywhere."""
 
-    group = "preprocessing"
+    section = "preprocessing"
     standardize: str = setting(
         "image",
         "'image': minus its mean, divided by max(std, 1/sqrt(n)), over the n pixels and channels "
@@ -56,6 +57,13 @@ class Preprocessing(Settings):
         "[1, inf)",
     )
     class_names: tuple[str, ...] | None = setting(None, "What the outputs mean, in order.")
+    pixels: str | None = setting(
+        None,
+        "What the training samples were, 'uint8' for bytes or 'float32'; None: not known. Either "
+        "is taken.",
+        PIXELS,
+        kind="type of pixels",
+    )
 
     def check_together(self) -> None:
         """Mean and std where they are used, sizes that can be pooled."""

@@ -131,6 +131,7 @@ def model_card(
     names = preprocessing.class_names
     subject = SUBJECTS[config.dimension]
     axes = SPATIAL_AXES[config.dimension]
+    pixels = preprocessing.pixels or "uint8"
     return f"""---
 library_name: pdecnn
 license: mit
@@ -152,7 +153,7 @@ Input: {config.in_channels} channel(s) in {config.dimension}D, standardised by
 import pdecnn
 
 network = pdecnn.Network.from_pretrained("FOLDER").eval()
-scores = network(network.preprocess({subject}s))  # uint8, (batch, channels, {axes})
+scores = network(network.preprocess({subject}s))  # {pixels}, (batch, channels, {axes})
 ```
 
 Saved with torch {torch.__version__.split("+")[0]}; `config.json` holds every setting.

@@ -57,32 +57,80 @@ def largest_factor_words(factors: Sequence[Factor]) -> str:
 
 
 def print_diagnosis(
-    found: Diagnosis, files: Sequence[Path], console: Console | None = None
+    found: Diagnosis,
+    files: Sequence[Path],
+    *,
+    full: bool = False,
+    console: Console | None = None,
 ) -> None:
-    """Verdicts in words, then a table for each part, and where the files are."""
+    """A screen: a line a block and its verdict. `full` has every table, and what proofs rest on."""
     console = console or make_console()
     console.print(
         f"{found.run}: {found.recipe}, {found.weights} weights ({found.num_weights:,}), measured "
         f"on {found.num_images} test {found.subject}s",
         soft_wrap=True,
     )
-    console.print(lipschitz_words(found), soft_wrap=True)
+    console.print(lipschitz_words(found))
+    console.print()
+    console.print(_screen_table(found.blocks))
+    console.print(_SCREEN_NOTE if full else f"{_SCREEN_NOTE} --full has every table.", style="dim")
+    console.print()
     for index, block in enumerate(found.blocks):
-        verdict = block.stability.verdict
-        console.print(f"\nBlock {index} is {verdict.name}.", style="bold")
-        console.print(f"{verdict.theorem[0].upper()}{verdict.theorem[1:]}: {verdict.reason}.")
-        if verdict.remedy is not None:
-            console.print(f"What to do: {verdict.remedy}.")
-        for word, holds in (("Holds", True), ("In the way", False)):
-            words = [found.words for found in verdict.assumptions if found.holds == holds]
-            said = verdict.name == "measured" and not holds  # the reason names them
-            if words and not said:
-                console.print(f"{word}: {'; '.join(words)}.", style="dim")
-    for title, table, note in diagnosis_sections(found.blocks):
+        _print_verdict(console, index, block, full=full)
+    for title, table, note in diagnosis_sections(found.blocks) if full else ():
         console.print(f"\n{title}", style="bold")
         console.print(table)
         console.print(note, style="dim")
     print_files(console, files)
+
+
+def _print_verdict(console: Console, index: int, block: BlockDiagnosis, *, full: bool) -> None:
+    verdict = block.stability.verdict
+    console.print(f"Block {index} is {verdict.name}: {verdict.reason}.")
+    if verdict.remedy is not None:
+        console.print(f"What to do: {verdict.remedy}.")
+    if not full:
+        return
+    console.print(f"Asked: {verdict.theorem}.", style="dim")
+    for word, holds in (("Holds", True), ("In the way", False)):
+        words = [found.words for found in verdict.assumptions if found.holds == holds]
+        said = verdict.name == "measured" and not holds  # the reason names them
+        if words and not said:
+            console.print(f"{word}: {'; '.join(words)}.", style="dim")
+
+
+def _screen_table(blocks: Sequence[BlockDiagnosis]) -> Table:
+    table = number_table(
+        "block", "verdict", "dt", "bound", "growth", "norm", "backwards", "learned", num_names=2
+    )
+    for index, block in enumerate(blocks):
+        steps = block.stability.steps
+        sizes = sorted({f"{step.step_size:.3g}" for step in steps}, key=float)
+        bounds = [step.guaranteed_bound for step in steps]
+        known = [bound for bound in bounds if bound is not None]
+        bound = min(known) if known and len(known) == len(bounds) else None
+        growth = max(one.constant for one in block.stability.growth)
+        single = [one for one in block.reversibility if one.dtype == torch.float32]
+        shares, random = block.coefficients.shares, block.coefficients.random_shares
+        kind = max(KINDS, key=lambda one: abs(shares[one] - random[one]))
+        table.add_row(
+            str(index),
+            block.stability.verdict.name,
+            " to ".join(dict.fromkeys((sizes[0], sizes[-1]))) if sizes else "overflow",
+            _number(bound, none="none", infinite="any"),
+            _number(growth),
+            f"{relative_change(block.energy.norms):.0%}",
+            f"{single[0].weight_gradient:.0e}" if single else "cannot",
+            f"{kind} {shares[kind] - random[kind]:+.1%}",
+        )
+    return table
+
+
+_SCREEN_NOTE = (
+    "bound: up to this dt no step expands any distance. growth: the largest of a perturbation. "
+    "norm: how much that of features changes. backwards: error of the gradient, float32. learned: "
+    "the part of the stencils that differs most from random weights."
+)
 
 
 def diagnosis_sections(blocks: Sequence[BlockDiagnosis]) -> tuple[tuple[str, Table, str], ...]:

@@ -136,6 +136,8 @@ def _picture(image: NDArray[np.generic], label: str, class_: str | None) -> Mark
     if image.dtype != np.uint8:
         values = np.nan_to_num(values, posinf=0.0, neginf=0.0)
         values = 255 * (values - values.min()) / max(float(np.ptp(values)), 1e-12)
+    if len(values) not in (1, 3):
+        label += f", the mean of {len(values)} channels"
     pixels = np.moveaxis(values, 0, -1) if len(values) == 3 else values.mean(0)
     picture = Image.fromarray(np.round(pixels).astype(np.uint8))
     if max(picture.size) > _LARGEST_SIDE:

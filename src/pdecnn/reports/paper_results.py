@@ -97,9 +97,12 @@ def results_of(target: str, plan: Plan, results: dict[str, Result]) -> Results:
     }
 
 
-def read_result(folder: Path) -> Result:
-    """The result in a run directory; a CheckpointError says what is missing or damaged there."""
-    if not is_complete(folder):
+def read_result(folder: Path, *, of_queue: bool = True) -> Result:
+    """The result in a run directory; a CheckpointError says what is missing or damaged there.
+
+    Runs of a queue have figures on the training images too.
+    """
+    if of_queue and not is_complete(folder):
         raise CheckpointError(UNFINISHED)
     run = Run(folder)
     summary = read_summary(run)

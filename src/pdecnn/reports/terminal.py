@@ -1,6 +1,7 @@
 """What commands print: the progress of a training, lists, tables of accuracies."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,11 +21,16 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from pdecnn.data.registry import PUBLISHED
+from pdecnn.data.registry import PUBLISHED, needs_folder
 from pdecnn.learning.metrics import EpochReport
 from pdecnn.learning.progress import Progress as TrainingProgress
 from pdecnn.learning.trainer import Trainer
+from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.registry import list_models
 from pdecnn.pde.convolution import SUBJECTS
+from pdecnn.pde.facts import declared
+from pdecnn.pde.integrators import resolve_integrator
+from pdecnn.pde.layers import resolve_layer
 from pdecnn.reports.charts import ATTACKS
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.recipes import list_recipes, recipe
@@ -57,7 +63,7 @@ def print_files(console: Console, files: Sequence[Path]) -> None:
 
 
 _REFRESH_SECONDS = 0.5
-_LARGEST_BAR, _WIDTH_BESIDE_BAR = 20, 73
+_LARGEST_BAR, _WIDTH_BESIDE_BAR = 20, 77
 
 
 class ConsoleListener(Listener):
@@ -106,7 +112,7 @@ class ConsoleListener(Listener):
                 "train",
                 total=trainer.steps_per_epoch * trainer.config.epochs,
                 completed=trainer.progress.step,
-                epoch=trainer.progress.epoch + 1,
+                epoch=self._counted(trainer.progress.epoch + 1),
                 loss="-",
                 accuracy="-",
                 validation="-",
@@ -125,7 +131,7 @@ class ConsoleListener(Listener):
         self.bar.update(
             self.bar.task_ids[0],
             completed=progress.step,
-            epoch=progress.epoch + 1,
+            epoch=self._counted(progress.epoch + 1),
             loss=f"{sums[1] / count:.3f}",
             accuracy=f"{sums[4] / count:.1%}",
             speed=f"{images / (now - self.begin_time):,.0f}",
@@ -146,12 +152,18 @@ class ConsoleListener(Listener):
         accuracy = report.validation_accuracy
         remaining = (self.trainer.config.epochs - report.epoch) * timing["seconds"]
         self.console.print(
-            f"epoch {report.epoch:3d}  loss {report.data_loss:.4f}  accuracy "
+            f"epoch {self._counted(report.epoch)}  loss {report.data_loss:.4f}  accuracy "
             f"{report.accuracy:.1%}  "
             + ("" if accuracy is None else f"validation {accuracy:.1%}  ")
             + f"{timing['images_per_second']:,.0f} {self.samples}/s  {remaining:,.0f} s left"
             + (f"  {skipped} steps skipped" if skipped else "")
         )
+
+    def _counted(self, epoch: int) -> str:
+        """'6/20'."""
+        assert self.trainer is not None
+        total = str(self.trainer.config.epochs)
+        return f"{epoch:>{len(total)}}/{total}"
 
     def note(self, text: str) -> None:
         """Print the line."""
@@ -168,6 +180,8 @@ class ConsoleListener(Listener):
         summary = run.summary
         if summary is None:
             return
+        if self.console.is_interactive:  # where the bar is gone, and no epoch left its line
+            self.console.print(_history(run.metrics, self.console))
         test = summary["test"]
         loss = "not finite" if test["loss"] is None else f"{test['loss']:.3f}"
         best = summary["best_validation_accuracy"]
@@ -184,6 +198,26 @@ class ConsoleListener(Listener):
         if figures:
             names = ", ".join(path.name for path in figures if path.suffix == ".png")
             self.console.print(f"figures in {figures[0].parent}: {names}")
+        folder = shlex.quote(str(run.folder))
+        self.console.print(f"next: pdecnn report {folder}, pdecnn explore {folder}")
+
+
+_BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
+_MOST_BARS = 30
+
+
+def _history(epochs: Sequence[dict[str, Any]], console: Console) -> str:
+    """A line of bars, from the lowest to the highest accuracy, with both ends in numbers."""
+    kind = "accuracy" if epochs[-1]["validation_accuracy"] is None else "validation_accuracy"
+    values = [epoch[kind] for epoch in epochs]
+    groups = min(len(values), _MOST_BARS)
+    shown = [values[(k + 1) * len(values) // groups - 1] for k in range(groups)]
+    low, high = min(shown), max(shown)
+    signs = _ASCII_BARS if console.options.ascii_only else _BARS
+    scale = (len(signs) - 1) / (high - low) if high > low else 0.0
+    bars = "".join(signs[round((value - low) * scale)] for value in shown)
+    name = kind.replace("_", " ")
+    return f"{name} {values[0]:.1%} {bars} {values[-1]:.1%}, {len(values)} epochs"
 
 
 def samples_of(config: RunConfig) -> str:
@@ -196,24 +230,50 @@ def _ranks(trainer: Trainer) -> str:
 
 
 def print_recipes() -> None:
-    """A table of all recipes."""
-    headings = ("recipe", "data", "epochs", "batch", "rates", "levels")
-    table = Table(*headings, box=None, pad_edge=False)
-    table.columns[0].no_wrap = True
+    """All recipes by their data, what needs no data of one's own first, with their equations."""
+    by_data: dict[str, list[str]] = {}
     for name in list_recipes():
-        config = recipe(name)
-        training = config.training
-        rates = ", ".join(f"{rate:g}" for rate in training.learning_rates)
-        if len(training.learning_rates) > 3:
-            rates = f"{training.learning_rates[0]:g} to {training.learning_rates[-1]:g}"
-        levels = [
-            f"{', '.join(map(str, values))} {unit}"
-            for values, unit in ((training.level_sizes, "px"), (training.level_steps, "steps"))
-            if values is not None
-        ]
-        numbers = (str(training.epochs), str(training.batch_size), rates)
-        table.add_row(name, config.data.name, *numbers, "; ".join(levels))
-    make_console().print(table)
+        by_data.setdefault(recipe(name).data.name, []).append(name)
+    table = Table("recipe", "equation", "epochs", "levels", box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
+    table.columns[2].justify = "right"
+    for data in sorted(by_data, key=lambda one: (needs_folder(one), one in PUBLISHED, one)):
+        table.add_row()
+        table.add_row(f"{data}: {_source(data)}", style="bold")
+        for name in by_data[data]:
+            config = recipe(name)
+            training = config.training
+            levels = [
+                f"{', '.join(map(str, values))} {unit}"
+                for values, unit in ((training.level_sizes, "px"), (training.level_steps, "steps"))
+                if values is not None
+            ]
+            equation = _equation_words(config.network)
+            table.add_row(name, equation, str(training.epochs), "; ".join(levels))
+    console = make_console()
+    console.print(table)
+    console.print(
+        "\nF(Y) = -K^T s(K Y): Y' = F(Y) is a heat equation, the others with F are waves; G is any "
+        "layer. Train by `pdecnn train RECIPE`, with `--data DIR` unless the data are built in; "
+        "`pdecnn data download NAME` fetches published ones. Settings: `pdecnn settings RECIPE`.",
+        style="dim",
+    )
+
+
+def _source(data: str) -> str:
+    if not needs_folder(data):
+        return "built in"
+    return "to download" if data in PUBLISHED else "your own"
+
+
+def _equation_words(config: NetworkConfig) -> str:
+    """'Y' = F(Z), Z' = -F(Y)' of what the integrator declares; G where the layer is not F_sym."""
+    layer = "F" if declared(resolve_layer(config.layer), "symmetric") is True else "G"
+    return ", ".join(
+        f"{equation.unknown}{chr(39) * equation.order} = "
+        f"{'-' if equation.sign < 0 else ''}{layer}({equation.argument})"
+        for equation in resolve_integrator(config.integrator).equations
+    )
 
 
 def print_settings(found: dict[str, dict[str, Any]]) -> None:
@@ -295,11 +355,20 @@ def print_export(exported: dict[str, Any]) -> None:
 
 
 def print_models(counts: dict[str, int]) -> None:
-    """A table of all networks."""
-    table = number_table("model", "weights")
+    """A table of all networks, and which of them come trained."""
+    trained = list_models(pretrained=True)
+    table = Table("model", "weights", "pretrained", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
     for name, count in counts.items():
-        table.add_row(name, f"{count:,}")
-    make_console().print(table)
+        is_trained = name in trained
+        style = "bold" if is_trained else None
+        table.add_row(name, f"{count:,}", "yes" if is_trained else "", style=style)
+    console = make_console()
+    console.print(table)
+    console.print(
+        "\npretrained: create_model(NAME, pretrained=True), or NAME for a command's RUN|MODEL.",
+        style="dim",
+    )
 
 
 def print_published() -> None:

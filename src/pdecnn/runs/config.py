@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 
 from pdecnn.checks import is_count, is_finite_number
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.images import MAX_PIXELS
+from pdecnn.data.image_file import MAX_PIXELS
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.errors import ConfigError, quoted, unknown_name
 from pdecnn.learning.training_config import TrainingConfig
@@ -23,7 +23,7 @@ from pdecnn.pde.integrators import INTEGRATORS
 from pdecnn.pde.layers import LAYERS
 from pdecnn.settings import Settings, documented, setting
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
 files of before it had one have none, which counts as 0."""
 GROUPS = ("network", "data", "training")
@@ -35,11 +35,14 @@ VALIDATION_FRACTION = 0.2
 class DataConfig(Settings):
     """Which images a run uses and what is done to them."""
 
-    group, prefix = "data", "data."
+    section, prefix = "data", "data."
     name: str = setting(meaning="The data set, by name.", allowed=DATASETS, kind="data set")
     folder: str | None = setting(None, "Where it lies; None for data sets that need no files.")
-    channels: int = setting(
-        3, "What image files of one's own are read as: 3 for colour, 1 for grey.", "[1, 3]"
+    channels: int | None = setting(
+        None,
+        "What image files of one's own are read as: 3 for colour, 1 for grey, n for TIFF files of "
+        "n bands; None: as they are.",
+        "[1, 1000]",
     )
     stream: bool | None = setting(
         None,
@@ -56,6 +59,12 @@ class DataConfig(Settings):
         "The share of the published training images that is held out for validation; 0: none, and "
         "no epoch is selected: the last weights, or their average, are the result.",
         "[0, 1)",
+    )
+    group: str | None = setting(
+        None,
+        "A regular expression on the path of an image file below the folder: files with the same "
+        "first group in it are never split between training, validation and test. Arrays have an "
+        "array `group` beside `x` and `y` instead.",
     )
     flip: bool = setting(True, "Whether images are mirrored at random.")
     padding: float = setting(
@@ -78,8 +87,13 @@ class DataConfig(Settings):
             )
         if self.name == "images" and self.size is None:
             raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
-        if self.channels == 2:
-            raise ConfigError("data.channels must be 1 (grey) or 3, found 2")
+        if self.group is not None:
+            try:
+                re.compile(self.group)
+            except re.error as error:
+                raise ConfigError(
+                    f"data.group must be a regular expression ({error}), found {quoted(self.group)}"
+                ) from None
         self._check_use()
 
     def _check_use(self) -> None:
@@ -89,10 +103,16 @@ class DataConfig(Settings):
                 f"data set {self.name!r} is built in and reads no folder; leave out --data or "
                 f"data.folder, found {self.folder}"
             )
-        if self.channels != 3 and self.name != "images":
+        if self.channels is not None and self.name != "images":
             raise ConfigError(
                 f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
                 f"found {self.channels}"
+            )
+        if self.group is not None and self.name != "images":
+            raise ConfigError(
+                f"data.group is a pattern on names of image files; leave it out for "
+                f"{self.name!r}, found {quoted(self.group)}: arrays have an array group beside x "
+                f"and y"
             )
         if self.stream is not None and self.name not in OWN:
             raise ConfigError(
@@ -179,6 +199,7 @@ _BEFORE: dict[int, dict[str, Any]] = {
         "training.margin_offset": 0.0,
         "training.temperature": 1.0,
     },
+    3: {"data.channels": 3, "data.group": None},
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.
 REMOVED: dict[str, tuple[Any, str]] = {
@@ -221,6 +242,8 @@ def _part(group: str, cls: Any, settings: object, version: int) -> Any:
     if isinstance(settings, dict):
         kept = {k: v for k, v in settings.items() if not _is_ignored(f"{group}.{k}", v)}
         settings = _meant_before(group, version) | kept
+        if group == "data" and version < 3 and settings.get("name") != "images":
+            settings["channels"] = None  # 3 stood there for all data, and meant nothing
     return cls.from_dict(settings)
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from pdecnn.data.arrays import SAMPLES, read_samples, samples_of
 from pdecnn.data.augmentation import cpu_generator
+from pdecnn.data.image_file import SUFFIXES, read_image
 from pdecnn.data.image_set import ImageSet
-from pdecnn.data.images import SUFFIXES, read_image
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import Evaluation, check_fit, class_scores, evaluate_network

@@ -51,10 +51,10 @@ def export(
     """Write the network of a run or folder to a file of kind 'onnx' or 'torch-export'.
 
     Where the kind is not said the name of the file tells it, .onnx or .pt2.
-    `pixels` is the type the file takes: 'uint8' or 'float32' in [0, 1]; if None, uint8 for
-    images and float32 for signals and volumes. Returns what there is to know of the file as
-    JSON values. If its scores differ from torch's it is deleted, and an ExportError says so; a
-    file that had the name before is then left alone.
+    `pixels` is the type the file takes: 'uint8' or 'float32' in [0, 1]; if None, that of the
+    training data, or where that is not known uint8 for images. Returns what there is to know of
+    the file as JSON values. If its scores differ from torch's it is deleted, and an ExportError
+    says so; a file that had the name before is then left alone.
     """
     file = Path(file)
     if kind is None:
@@ -67,7 +67,8 @@ def export(
     refuse_nonfinite(network, Path(source))
     _check_network(network, kind)
     if pixels is None:
-        pixels = "uint8" if network.config.dimension == 2 else "float32"
+        usual = "uint8" if network.config.dimension == 2 else "float32"
+        pixels = network.preprocessing.pixels or usual
     temporary = _temporary_beside(file)
     try:
         program = _trace(network, PIXELS[pixels])

@@ -1,12 +1,16 @@
 """From a config to the objects of a run: images, preprocessing, network."""
 
 import hashlib
+import json
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from pdecnn.data.arrays import ArrayForm
 from pdecnn.data.augmentation import stable_seed
 from pdecnn.data.image_set import ImageSet, StoredImages, channel_statistics
 from pdecnn.data.registry import OWN, own_form, read_dataset
@@ -15,11 +19,13 @@ from pdecnn.errors import ConfigError, DataError
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.pretrained import CONFIG
 from pdecnn.networks.registry import list_models, model_config
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.config import VALIDATION_FRACTION, DataConfig, RunConfig
 from pdecnn.runs.recipes import recipe
 
+log = logging.getLogger(__name__)
 _NUM_SAMPLED = 64
 """Images of a set on the disk that its fingerprint looks at."""
 
@@ -68,10 +74,13 @@ def read_splits(config: DataConfig, seed: int, arrays: Mapping[str, Any] | None 
         channels=config.channels,
         size=config.size,
         stream=config.stream,
+        group=config.group,
     )
     train, validation = data.train, data.validation
     if validation is None and config.validation_fraction > 0:
-        kept, held_out = balanced_split(train.labels, config.validation_fraction, seed=seed)
+        kept, held_out = balanced_split(
+            train.labels, config.validation_fraction, seed=seed, groups=train.groups
+        )
         train, validation = train.subset(kept), train.subset(held_out)
     elif validation is not None and config.validation_fraction != VALIDATION_FRACTION:
         raise ConfigError(
@@ -104,6 +113,9 @@ def fit_network(config: RunConfig, arrays: Mapping[str, Any] | None = None) -> R
         return config
     source = config.data.folder if arrays is None else arrays
     found = own_form(config.data.name, source, channels=config.data.channels)
+    if config.data.name == "images":
+        found = _as_weights_take(found, config)
+        config = replace(config, data=replace(config.data, channels=found.channels))
     usual, network = recipe(config.recipe).network, config.network
     if network.in_channels == usual.in_channels:
         network = replace(network, in_channels=found.channels)
@@ -116,6 +128,30 @@ def fit_network(config: RunConfig, arrays: Mapping[str, Any] | None = None) -> R
             size = tuple(n // config.data.pooling for n in size)
             network = replace(network, certified_size=size)
     return replace(config, network=network)
+
+
+def _as_weights_take(found: ArrayForm, config: RunConfig) -> ArrayForm:
+    """Grey images for weights that take colours, or the other way round, are read as these."""
+    taken = _channels_of(config.initial)
+    if config.data.channels is not None or {taken, found.channels} != {1, 3}:
+        return found
+    assert taken is not None
+    how = "grey" if taken == 1 else "in colour"
+    log.info("images are read %s, as the weights of %s take them", how, config.initial)
+    return found._replace(channels=taken)
+
+
+def _channels_of(initial: str | None) -> int | None:
+    """How many channels the weights take that a run begins with, where that can be told."""
+    if initial is None:
+        return None
+    if initial in list_models(pretrained=True):
+        return model_config(initial).in_channels
+    try:  # of a run as of a save_pretrained folder; what is wrong with it is said when it is read
+        values = json.loads((Path(initial) / CONFIG).read_bytes())
+        return int(values["network"]["in_channels"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def make_network(config: RunConfig, train: ImageSet) -> Network:
@@ -178,4 +214,5 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
         size=train.size if config.size is None else (config.size,) * dimensions,
         pooling=config.pooling,
         class_names=train.class_names,
+        pixels="uint8" if train.dtype == torch.uint8 else "float32",
     )

@@ -15,6 +15,7 @@ import torch
 
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
+from pdecnn.data.registry import OWN, suggested_groups
 from pdecnn.data.split import imbalance
 from pdecnn.errors import CheckpointError, ConfigError, DataError, system_errors_as
 from pdecnn.files import write_atomically, write_json
@@ -115,7 +116,7 @@ def notes_shown_by(show: Callable[[str], None]) -> Iterator[None]:
 def train(
     config: RunConfig,
     *,
-    data: tuple[Any, Any] | Mapping[str, Any] | None = None,
+    data: tuple[Any, ...] | Mapping[str, Any] | None = None,
     output: str | Path | None = None,
     resume: bool = False,
     device: str = "auto",
@@ -126,7 +127,8 @@ def train(
     """Train as the config says, or go on with a run, and return its directory.
 
     `data` takes the place of the config's: samples and labels (x, y), tensors or numpy arrays
-    with the axes of `pdecnn.data.read_arrays`, or several such parts by its names. `initial` is a
+    with the axes of `pdecnn.data.read_arrays`, or with groups (x, y, group), which are never
+    split between training, validation and test, or several such parts by its names. `initial` is a
     run, a `save_pretrained` folder or a model with published weights to take the weights from;
     with `foreign` it may be a file of torch.save, of which the tensors alone are read. With
     `resume` the newest checkpoint that verifies is taken; a finished run is left as it is. What
@@ -138,9 +140,10 @@ def train(
     if initial is not None:
         place = published_name(initial) or str(Path(initial).absolute())
         config = replace(config, initial=place)
-    arrays = dict(zip("xy", data, strict=True)) if isinstance(data, tuple) else data
+    arrays = _by_name(data) if isinstance(data, tuple) else data
     if arrays is not None:
-        config = replace(config, data=replace(config.data, name="arrays", folder=None, channels=3))
+        settings = replace(config.data, name="arrays", folder=None, channels=None)
+        config = replace(config, data=settings)
     with StopSignals() as signals:
         where = resolve_device(device)
         with (
@@ -170,6 +173,12 @@ def train(
                 made = [Path(path) for path in opened["made"]] if opened["is_new"] else None
                 walk.go(made)
     return run
+
+
+def _by_name(data: tuple[Any, ...]) -> dict[str, Any]:
+    if len(data) not in (2, 3):
+        raise DataError(f"data must be (x, y) or (x, y, group), found {len(data)} arrays")
+    return dict(zip(("x", "y", "group"), data, strict=False))
 
 
 # ------------------------------------------------------------------ open
@@ -324,6 +333,13 @@ class _Walk:
         warning = imbalance(splits.train.labels, splits.train.class_names)
         if warning is not None:
             log.info(warning)
+        data = self.config.data
+        if data.name in OWN and splits.train.groups is None:
+            source = data.folder if self.arrays is None else self.arrays
+            assert source is not None, "the data has been read"
+            hint = suggested_groups(data.name, source)
+            if hint is not None:
+                log.info(hint)
         return splits
 
     def _make_trainer(self) -> Trainer:

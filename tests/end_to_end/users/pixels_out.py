@@ -35,7 +35,7 @@ def bars(number: int, generator: torch.Generator) -> Tensor:
     return images
 
 
-def main(num_steps: int = 80) -> dict[str, float]:
+def main(num_steps: int = 150) -> dict[str, float]:
     """The mean squared error of noisy images, and of what the trained network makes of them."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(1)

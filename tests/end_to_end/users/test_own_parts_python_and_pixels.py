@@ -34,6 +34,7 @@ def test_python_alone(tmp_path):
     assert [level[1] for level in result["levels"]] == result["channels"]
 
 
+@pytest.mark.slow
 def test_pixels_out():
     result = main_of("pixels_out")()
     assert result["restored"] < 0.5 * result["noisy"]

@@ -9,14 +9,20 @@ import torch
 from PIL import Image
 
 from pdecnn.data import images as images_module
+from pdecnn.data.image_file import read_image
 from pdecnn.data.image_set import StoredImages
-from pdecnn.data.images import image_classes, read_image, read_image_folder
+from pdecnn.data.images import image_channels, image_classes, read_image_folder
 from pdecnn.errors import BadFilesError, DataError
 from tests.image_folders import stripes, write_folder
 
 
 def read(folder, **options):
     return read_image_folder(folder, **{"channels": 3, "size": 16} | options)
+
+
+def in_unit_range(pixels):
+    """As in a folder where some file has more than 8 bits."""
+    return pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
 
 
 def test_a_flat_folder_is_classes_with_a_test_part_held_out(tmp_path):
@@ -32,7 +38,9 @@ def test_a_flat_folder_is_classes_with_a_test_part_held_out(tmp_path):
     assert torch.equal(again.test.labels, data.test.labels)
     # All the images of the folder are there, each once.
     found = torch.cat([data.train.images, data.test.images]).flatten(1)
-    wanted = torch.stack([read_image(path, 3, (16, 16)) for path in paths]).flatten(1)
+    wanted = torch.stack([in_unit_range(read_image(path, 3, (16, 16))) for path in paths]).flatten(
+        1
+    )
     assert sorted(found.tolist()) == sorted(wanted.tolist())
 
 
@@ -148,9 +156,8 @@ def test_every_mode_shows_the_same_picture(mode, tmp_path):
     else:
         image = image.convert(mode)
     image.save(tmp_path / "image.png", **options)
-    assert torch.equal(
-        read_image(tmp_path / "image.png", 3), torch.from_numpy(grey).expand(3, -1, -1)
-    )
+    found = read_image(tmp_path / "image.png", 3)
+    assert torch.equal(in_unit_range(found), torch.from_numpy(grey).expand(3, -1, -1) / 255)
 
 
 @pytest.fixture
@@ -204,7 +211,7 @@ def test_a_bomb_is_in_the_report(tmp_path, monkeypatch):
     """Promise 16."""
     write_folder(tmp_path, 10)
     Image.new("L", (200, 200)).save(tmp_path / "down" / "bomb.png")
-    monkeypatch.setattr("pdecnn.data.images.MAX_PIXELS", 10_000)
+    monkeypatch.setattr("pdecnn.data.image_file.MAX_PIXELS", 10_000)
     with pytest.raises(BadFilesError, match=r"bomb\.png: has more than 10,000 pixels") as caught:
         read(tmp_path)
     assert len(str(caught.value).splitlines()) == 2
@@ -252,10 +259,10 @@ def test_what_is_no_folder_of_images_is_said_so(make, message, tmp_path):
 def test_a_large_folder_stays_on_the_disk(tmp_path, monkeypatch):
     write_folder(tmp_path, 10)
     assert isinstance(read(tmp_path).train.images, torch.Tensor)
-    monkeypatch.setattr(images_module, "LARGEST_IN_MEMORY", 10 * 3 * 16 * 16 - 1)
+    monkeypatch.setattr(images_module, "LARGEST_IN_MEMORY", 10 * 3 * 16 * 16 * 4 - 1)
     assert isinstance(read(tmp_path).train.images, StoredImages)
     assert isinstance(read(tmp_path, stream=False).train.images, torch.Tensor)
-    monkeypatch.setattr(images_module, "LARGEST_IN_MEMORY", 10 * 3 * 16 * 16)
+    monkeypatch.setattr(images_module, "LARGEST_IN_MEMORY", 10 * 3 * 16 * 16 * 4)
     assert isinstance(read(tmp_path).train.images, torch.Tensor)
 
 
@@ -275,3 +282,93 @@ def test_a_name_that_steers_a_terminal_is_one_harmless_line_of_the_report(tmp_pa
         read(tmp_path)
     _, line = str(caught.value).splitlines()
     assert line.startswith(r"  down/two\nlines \x1b[31mred é.png: not an image")
+
+
+def write_greys(folder, depths, *, names=None):
+    """A grey image for each depth, of the bits it says, in two classes in turn."""
+    random = np.random.default_rng(0)
+    for k, bits in enumerate(depths):
+        values = random.integers(0, 2**bits, (16, 16)).astype(np.uint8 if bits == 8 else np.uint16)
+        path = folder / "ab"[k % 2] / (f"{k:02d}.png" if names is None else names[k])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(values).save(path)
+
+
+def test_a_folder_of_bytes_stays_bytes(tmp_path):
+    write_greys(tmp_path, [8] * 10)
+    assert read(tmp_path, channels=None).train.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_image_is_scaled_by_its_own_depth(tmp_path, stream):
+    write_greys(tmp_path, [8, 8, 16, 8, 8, 16, 8, 8, 8, 8])
+    data = read(tmp_path, channels=None, stream=stream)
+    found = torch.cat([data.train.images[:], data.test.images[:]])
+    assert found.dtype == torch.float32
+    assert (found.amin(), found.amax()) >= (0, 0.99)
+    paths = sorted(tmp_path.rglob("*.png"))
+    wanted = torch.stack([in_unit_range(read_image(path, 1)) for path in paths])
+    assert sorted(found.flatten(1).tolist()) == sorted(wanted.flatten(1).tolist())
+
+
+def test_one_deep_image_of_the_test_part_makes_all_parts_float(tmp_path):
+    write_greys(tmp_path / "train", [8] * 6)
+    write_greys(tmp_path / "test", [8, 16])
+    data = read(tmp_path)
+    assert data.train.dtype == data.test.dtype == torch.float32
+
+
+def test_channels_are_those_of_the_files(tmp_path):
+    write_greys(tmp_path, [8] * 6)
+    assert image_channels(tmp_path) == 1
+    assert read(tmp_path, channels=None).train.channels == 1
+    # Grey images can be shown in colour, so that one in colour decides.
+    Image.new("RGB", (16, 16), "red").save(tmp_path / "b" / "red.png")
+    assert image_channels(tmp_path) == 3
+    assert read(tmp_path, channels=None).train.channels == 3
+
+
+def test_files_of_other_bands_are_reported_together(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    for k in range(8):
+        bands = 3 if k == 5 else 6
+        pixels = np.zeros((bands, 16, 16), np.uint16)
+        path = tmp_path / "ab"[k % 2] / f"{k}.tif"
+        path.parent.mkdir(exist_ok=True)
+        tifffile.imwrite(path, pixels, photometric="minisblack", planarconfig="separate")
+    assert image_channels(tmp_path) == 6
+    with pytest.raises(BadFilesError, match=r"b/5\.tif: has 3 channels, but 6 are read") as caught:
+        read(tmp_path, channels=None)
+    assert len(str(caught.value).splitlines()) == 2
+    (tmp_path / "b" / "5.tif").unlink()
+    assert read(tmp_path, channels=None).train.images.shape[1:] == (6, 16, 16)
+
+
+def scenes(number, images_each):
+    return [f"scene{k // images_each:02d}_{k:03d}.png" for k in range(number * images_each)]
+
+
+def test_no_group_is_in_training_and_test(tmp_path):
+    names = scenes(10, 4)
+    write_greys(tmp_path, [8] * len(names), names=names)
+    data = read(tmp_path, group=r"scene(\d+)")
+    assert not set(data.train.groups.tolist()) & set(data.test.groups.tolist())
+    assert len(data.test) == 8
+    assert data.train.groups.unique().numel() == 8
+    again = read(tmp_path, group=r"scene(\d+)_")
+    assert torch.equal(again.test.images, data.test.images)
+
+
+def test_a_group_in_two_given_parts_is_refused(tmp_path):
+    names = scenes(4, 2)
+    write_greys(tmp_path / "train", [8] * 8, names=names)
+    write_greys(tmp_path / "test", [8] * 2, names=["scene03_a.png", "scene09_b.png"])
+    with pytest.raises(DataError, match="the group '03' has samples in the parts test and train"):
+        read(tmp_path, group=r"scene(\d+)")
+    assert read(tmp_path).train.groups is None
+
+
+def test_a_name_without_a_group_is_said(tmp_path):
+    write_greys(tmp_path, [8] * 8, names=[*scenes(3, 2), "other.png", "more.png"])
+    with pytest.raises(DataError, match=r"data\.group='scene.*' finds no group in 'a/other.png'"):
+        read(tmp_path, group=r"scene(\d+)")

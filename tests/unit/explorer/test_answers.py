@@ -164,7 +164,7 @@ def test_only_the_last_uploads_are_kept(explorer):
 def test_what_is_no_image_is_refused(explorer):
     with pytest.raises(DataError, match="the file: not an image of format PNG"):
         explorer.upload(b"no image")
-    with pytest.raises(DataError, match="takes 3 channel"):
+    with pytest.raises(DataError, match="takes samples in 1D, and image files have 2"):
         Explorer(make_subject(dimension=1)).upload(png())
 
 

@@ -134,7 +134,9 @@ def test_pretrained_brings_its_grid(saved, forgotten, bits, tmp_path):
     assert grids(chosen) == [Grid(16)] * 2
 
 
-@pytest.mark.parametrize("name", registry.list_models(pretrained=True))
+@pytest.mark.parametrize(
+    "name", ["parabolic_cifar10", "hamiltonian_cifar10", "second_order_cifar10"]
+)
 def test_published_weights_keep_their_grid(name):
     config = pdecnn.create_model(name, pretrained=True).config
     assert (config.backprop, config.grid_bits) == ("stored", 12)

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from math import inf
 
@@ -122,6 +123,9 @@ def shown(printer, *arguments):
     return stream.getvalue()
 
 
+print_in_full = partial(print_diagnosis, full=True)
+
+
 def read_rows(path):
     return list(csv.DictReader(io.StringIO(path.read_text())))
 
@@ -188,7 +192,7 @@ def test_a_parabolic_network_has_no_figure_of_reversal(tmp_path):
     found = make_diagnosis("parabolic", channels=(4, 4))
     names = {path.name for path in write_diagnosis(found, tmp_path)}
     assert "reversibility.png" not in names
-    assert "cannot be run backwards" in shown(print_diagnosis, found, [])
+    assert "cannot be run backwards" in shown(print_in_full, found, [])
 
 
 @pytest.mark.slow
@@ -204,9 +208,9 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(waves, tmp_path):
 
 
 def test_the_terminal_has_verdicts_and_every_table(waves, written):
-    text = shown(print_diagnosis, waves, written)
+    text = shown(print_in_full, waves, written)
     for index, block in enumerate(waves.blocks):
-        assert f"Block {index} is {block.stability.verdict.name}." in text
+        assert f"Block {index} is {block.stability.verdict.name}: " in text
     assert "Theorem 2 is false" in text
     assert "the layers have a normalisation;" in text
     assert "Holds: the layers are F_sym (eq. 7);" in text
@@ -223,8 +227,36 @@ def test_the_terminal_has_verdicts_and_every_table(waves, written):
     assert all(len(line) <= 100 for line in text.splitlines()[:-1])
 
 
+def test_the_terminal_has_one_screen_unless_more_is_asked_for(waves, written):
+    text = shown(print_diagnosis, waves, written)
+    assert len(text.splitlines()) <= 24
+    assert all(len(line) <= 100 for line in text.splitlines()[:-1])
+    first = waves.blocks[0]
+    row = rf"^0 +{first.stability.verdict.name} +1 +none +(\S+) +\d+% +\de[+-]\d\d +\w+ "
+    (growth,) = re.findall(row, text, flags=re.MULTILINE)
+    assert growth == f"{max(one.constant for one in first.stability.growth):.3g}"
+    verdict = waves.blocks[1].stability.verdict
+    assert f"Block 1 is {verdict.name}: {verdict.reason[:40]}" in text
+    assert "--full has every table." in " ".join(text.split())
+    assert "Step sizes and spectra" not in text
+    assert "diagnosis.json" in text
+
+
+def test_the_screen_of_heat_says_that_it_cannot_run_backwards():
+    found = make_diagnosis("parabolic", normalization="none", step_size=0.01, channels=(4, 4))
+    text = shown(print_diagnosis, found, [])
+    bound = min(step.guaranteed_bound for step in found.blocks[0].stability.steps)
+    row = rf"^0 +guaranteed +0\.01 +{re.escape(f'{bound:.3g}')} .* cannot "
+    assert re.search(row, text, flags=re.MULTILINE)
+
+
+def test_the_screen_of_a_block_that_overflowed_says_so(waves):
+    text = shown(print_diagnosis, overflow(waves), [])
+    assert re.search(r"^0 +\w+ +overflow +none +overflow ", text, flags=re.MULTILINE)
+
+
 def test_growth_is_shown_absolute_and_relative_to_the_features(waves):
-    text = shown(print_diagnosis, waves, [])
+    text = shown(print_in_full, waves, [])
     growth = waves.blocks[0].stability.growth[1]
     assert growth.perturbation == "noise"
     for label, constant in (("", growth.constant), (", relative", growth.relative_constant)):
@@ -241,13 +273,13 @@ def test_the_norm_is_named_by_what_it_is_of(dynamics, symbol):
     with journal_style():
         labels = texts_of(draw_energy(found.blocks))
     assert [label for label in labels if label.startswith("|")] == [symbol]
-    text = shown(print_diagnosis, found, [])
+    text = shown(print_in_full, found, [])
     assert re.search(rf"^0 +{re.escape(symbol)} ", text, flags=re.MULTILINE)
 
 
 def test_the_shares_of_random_weights_stand_beside_the_learned_ones(waves):
     random = r"^random +12\.0% +21\.3% +24\.0% +9\.5% +33\.3% +0$"
-    assert re.search(random, shown(print_diagnosis, waves, []), flags=re.MULTILINE)
+    assert re.search(random, shown(print_in_full, waves, []), flags=re.MULTILINE)
     found = [block["pde"]["random_shares"] for block in waves.to_dict()["blocks"]]
     assert all(shares["higher_order"] == pytest.approx(1 / 3, abs=1e-3) for shares in found)
     with journal_style():
@@ -263,8 +295,8 @@ def test_the_shares_of_random_weights_stand_beside_the_learned_ones(waves):
 
 def test_guaranteed_bounds_and_energies_are_shown():
     found = make_diagnosis("parabolic", normalization="none", step_size=0.01, channels=(4, 4))
-    text = shown(print_diagnosis, found, [])
-    assert "Block 0 is guaranteed." in text
+    text = shown(print_in_full, found, [])
+    assert "Block 0 is guaranteed: " in text
     assert "no step expands the distance of any two features" in text
     assert "energy, stored states" in text
     bound = found.blocks[0].stability.steps[0].guaranteed_bound
@@ -273,7 +305,7 @@ def test_guaranteed_bounds_and_energies_are_shown():
 
 def test_many_steps_are_shortened():
     found = make_diagnosis("second_order", channels=(2, 2), num_steps=14)
-    rows = re.findall(r"^0 +(\d+) +1 ", shown(print_diagnosis, found, []), flags=re.MULTILINE)
+    rows = re.findall(r"^0 +(\d+) +1 ", shown(print_in_full, found, []), flags=re.MULTILINE)
     assert [int(row) for row in rows] == [*range(6), *range(8, 14)]
     with journal_style():
         assert any("14 steps" in text for text in texts_of(draw_pde(found.blocks)))
@@ -297,7 +329,7 @@ def overflow(found):
 
 def test_overflow_is_shown_and_written_as_null(waves, tmp_path):
     found = overflow(waves)
-    text = shown(print_diagnosis, found, [])
+    text = shown(print_in_full, found, [])
     assert re.search(r"^0 +forwards( +overflow){3}$", text, flags=re.MULTILINE)
     values = json.loads(write_diagnosis(found, tmp_path)[0].read_text())
     block = values["blocks"][0]
@@ -332,7 +364,7 @@ def lose_numbers(found):
 
 def test_numbers_that_are_missing_are_shown_with_their_reason(waves, tmp_path):
     found = lose_numbers(waves)
-    text = " ".join(shown(print_diagnosis, found, []).split())
+    text = " ".join(shown(print_in_full, found, []).split())
     assert re.search(r" 0 0 1 none missing missing [\d.]+ missing missing missing ", text)
     assert (
         "Missing in block 0, steps 0 to 1: local bound, amplification, spectrum of the system "
@@ -386,7 +418,7 @@ def test_zero_in_bfloat16_beside_more_in_float32_is_explained(waves):
             for block in found.blocks
         )
         found = replace(found, blocks=blocks)
-        assert (COARSE in " ".join(shown(print_diagnosis, found, []).split())) == expected
+        assert (COARSE in " ".join(shown(print_in_full, found, []).split())) == expected
         assert (COARSE in reversal_words(found.blocks[0])) == expected
         with journal_style():
             drawn = " ".join(" ".join(texts_of(draw_reversibility(found.blocks))).split())
@@ -398,7 +430,7 @@ def test_what_is_in_the_way_of_a_proof_is_said_as_it_is(waves):
     (block, *_) = waves.blocks
     unstable = replace(block.stability.verdict, name="unstable", reason="it grows")
     changed = replace(block, stability=replace(block.stability, verdict=unstable))
-    text = shown(print_diagnosis, wrap([changed]), [])
+    text = shown(print_in_full, wrap([changed]), [])
     assert "In the way: the layers have a normalisation;" in text
     assert "Fails" not in text
 

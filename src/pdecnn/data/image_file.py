@@ -1,0 +1,241 @@
+"""One image file as pixels: bytes of ordinary ones, float32 in [0, 1] of those of more bits."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pdecnn.data.tiff import (
+    ORIENTATION,
+    TiffHeader,
+    UnsuitableFile,
+    is_tiff,
+    read_bands,
+    read_header,
+    upright,
+)
+from pdecnn.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.ImageFile import ImageFile
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+MAX_PIXELS = 50_000_000
+_MOST_IN_A_PIXEL = 4
+_MODES = {1: "L", 3: "RGB"}
+_GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "F")
+_LUMINANCE = (0.299, 0.587, 0.114)
+_LARGEST_BYTE = 255
+_WARNING_FILTERS = Lock()
+
+Pixels = npt.NDArray[Any]
+Size = tuple[int, int]
+
+
+class Form(NamedTuple):
+    """What a file holds, as its header says."""
+
+    channels: int
+    """1 for grey, 3 for colours, else the bands of a TIFF file; transparency does not count."""
+    is_deep: bool
+    """Whether its numbers need more than a byte."""
+
+
+def read_image(path: Path | str, channels: int, size: Size | None = None) -> Tensor:
+    """The image as (channels, height, width), upright: uint8, or float32 of 16 bits and floats.
+
+    float32 is in [0, 1], whole numbers having been divided by the largest of their bits. Grey and
+    colours become each other; other bands must be as many as channels. Transparency is dropped,
+    and an animation is its first picture. With a `size` (height, width) the image is scaled to
+    cover that, by averages if it shrinks and linearly if it grows, and its middle is kept.
+    """
+    return _read(str(path), lambda: Path(path).open("rb"), channels, size)
+
+
+def read_image_bytes(content: bytes, name: str, channels: int, size: Size | None = None) -> Tensor:
+    """`read_image` of a file's content; errors call it by that name."""
+    return _read(name, lambda: BytesIO(content), channels, size)
+
+
+def image_form(path: Path | str) -> Form:
+    """What is in the file, from its header alone."""
+    with _refused_in_words(str(path)), Path(path).open("rb") as stream, _open(stream) as picture:
+        return picture.form
+
+
+def _read(name: str, open_file: Callable[[], BinaryIO], channels: int, size: Size | None) -> Tensor:
+    with _refused_in_words(name), open_file() as stream, _open(stream) as picture:
+        found = picture.form.channels
+        if channels != found and {channels, found} != {1, 3}:
+            raise UnsuitableFile(
+                f"has {found} {'channel' if found == 1 else 'channels'}, but {channels} are read; "
+                f"only grey and colours can stand for each other"
+            )
+        return torch.from_numpy(picture.read(channels, size))
+
+
+@contextmanager
+def _refused_in_words(name: str) -> Iterator[None]:
+    try:
+        yield
+    # On a damaged file the decoders raise nearly anything, struct.error and KeyError included.
+    except Exception as error:
+        raise DataError(f"{name}: {_complaint(error)}") from error
+
+
+class _Picture(NamedTuple):
+    form: Form
+    read: Callable[[int, Size | None], Pixels]
+    """The pixels (channels, height, width) for these channels and this size."""
+
+
+@contextmanager
+def _open(stream: BinaryIO) -> Iterator[_Picture]:
+    """The picture with its header read and found to be of a size that can be held."""
+    header = read_header(stream) if is_tiff(stream) else None
+    if header is not None:
+        _check_pixels(header.width, header.height, header.channels)
+        if header.needs_tifffile:
+            form = Form(header.channels, header.is_deep)
+            yield _Picture(form, partial(_fit_bands, partial(read_bands, stream, header)))
+            return
+    with _open_by_pillow(stream) as image:
+        _check_pixels(image.width, image.height)
+        raw = image.tile[0].args if image.format == "PNG" and image.tile else None
+        is_grey = image.mode in _GREY_MODES or raw == "LA;16B"
+        if header is not None and header.is_deep:
+            read = partial(_fit_bands, partial(_grey_values, image, header))
+        elif str(raw).endswith(";16B"):
+            read = partial(_fit_bands, partial(_png_values, image, stream))
+        else:
+            read = partial(_decode, image)
+        yield _Picture(Form(1 if is_grey else 3, read.func is _fit_bands), read)
+
+
+def _check_pixels(width: int, height: int, channels: int = 1) -> None:
+    from PIL import Image
+
+    if width * height * max(1, channels / _MOST_IN_A_PIXEL) > MAX_PIXELS:
+        raise Image.DecompressionBombError
+
+
+def _open_by_pillow(stream: BinaryIO) -> "ImageFile":
+    """The image with its header read, where Pillow warns of too many pixels: an error here."""
+    from PIL import Image
+
+    # Filters are the whole process's: threads that overlap here would leave them changed.
+    with _WARNING_FILTERS, warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        return Image.open(stream, formats=FORMATS)
+
+
+def _decode(image: "ImageFile", channels: int, size: Size | None) -> Pixels:
+    """An image of 8 bits, by Pillow alone."""
+    from PIL import ImageOps
+
+    if size is not None:
+        # A JPEG can be decoded at a half, a quarter or an eighth, still covering the size.
+        image.draft(None, (max(size), max(size)))
+    turned = ImageOps.exif_transpose(image)
+    if turned.mode == "P":
+        # Straight to RGB or grey, Pillow warns where the palette has transparent colours.
+        turned = turned.convert("RGBA")
+    pixels = np.array(_fit(turned.convert(_MODES[channels]), size), dtype=np.uint8)
+    return pixels[None] if channels == 1 else np.ascontiguousarray(np.moveaxis(pixels, -1, 0))
+
+
+def _fit(image: Any, size: Size | None) -> Any:
+    from PIL import Image, ImageOps
+
+    if size is None or (image.height, image.width) == size:
+        return image
+    shrinks = min(image.height / size[0], image.width / size[1]) > 1
+    method = Image.Resampling.BOX if shrinks else Image.Resampling.BILINEAR
+    return ImageOps.fit(image, (size[1], size[0]), method)
+
+
+def _grey_values(image: "ImageFile", header: TiffHeader) -> tuple[Pixels, int]:
+    """The numbers of a TIFF file of one band, which Pillow has turned upright."""
+    values = np.asarray(image)[..., None]
+    return (header.largest - values if header.is_inverted else values), header.largest
+
+
+def _png_values(image: "ImageFile", stream: BinaryIO) -> tuple[Pixels, int]:
+    """The numbers of 16 bits, upright; of colours Pillow keeps but one of two bytes at a time."""
+    tile = image.tile[0]
+    if image.mode == "I;16":
+        values = np.asarray(image)[..., None]
+    elif tile.args == "LA;16B":  # four bytes a pixel, like those of RGBA
+        image.tile = [tile._replace(args="RGBA")]
+        high, low = np.moveaxis(np.asarray(image)[..., :2].astype(np.uint16), -1, 0)
+        values = (high << 8 | low)[..., None]
+    else:
+        high = np.asarray(image)[..., :3].astype(np.uint16)
+        stream.seek(0)
+        with _open_by_pillow(stream) as again:
+            # As if the low byte came first in the file: then that is the high one, and is kept.
+            again.tile = [tile._replace(args=f"{again.mode};16L")]
+            values = high << 8 | np.asarray(again)[..., :3]
+    return upright(values, image.getexif().get(ORIENTATION, 1)), 2**16 - 1
+
+
+def _fit_bands(read: Callable[[], tuple[Pixels, int]], channels: int, size: Size | None) -> Pixels:
+    """Values (height, width, bands), of which the largest possible is 1, fitted band by band."""
+    values, largest = read()
+    if values.dtype.kind == "f":
+        low, high = float(values.min()), float(values.max())
+        if not (low >= 0 and high <= 1):
+            raise UnsuitableFile(
+                f"has floating values from {low:g} to {high:g}; scale them into [0, 1], or save "
+                f"them as whole numbers of 16 bits"
+            )
+    pixels = np.stack([_fit_band(band, largest, size) for band in np.moveaxis(values, -1, 0)])
+    if len(pixels) == channels:
+        return pixels
+    if channels == 3:
+        return np.repeat(pixels, 3, 0)
+    grey = np.tensordot(np.array(_LUMINANCE, np.float32), pixels, 1)[None]
+    return grey.clip(0, 1) if pixels.dtype == np.float32 else grey.round().astype(np.uint8)
+
+
+def _fit_band(values: Pixels, largest: int, size: Size | None) -> Pixels:
+    from PIL import Image
+
+    if largest == _LARGEST_BYTE and values.dtype == np.uint8:
+        return np.array(_fit(Image.fromarray(np.ascontiguousarray(values)), size))
+    scaled = values.astype(np.float32)
+    if values.dtype.kind == "u":
+        scaled /= largest
+    # Averages of numbers in [0, 1] may leave it by a rounding error.
+    return np.array(_fit(Image.fromarray(scaled), size)).clip(0, 1)
+
+
+def _complaint(error: Exception) -> str:
+    """What is wrong with the file and what to do about it, in one line."""
+    from PIL import Image, UnidentifiedImageError
+
+    if isinstance(error, UnsuitableFile):
+        return str(error)
+    if isinstance(error, FileNotFoundError):
+        return "no such file; check the path"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder; pass an image file"
+    if isinstance(error, UnidentifiedImageError):
+        formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        return f"not an image of format {formats}, or damaged; convert it or fetch it again"
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return f"has more than {MAX_PIXELS:,} pixels; reduce it first"
+    # An operating-system error in words, without its number and the path again.
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    reason = " ".join(reason.split()) or type(error).__name__
+    return f"cannot be read as an image ({reason}); check its permissions or fetch it again"
