@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What training needs, and with it what developing needs: tests, linters, ONNX.
+RUNTIME_INSTALLED := $(VENV)/.runtime-installed
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 # A process for each core; the tests of a file share what they prepare.
 SIDE_BY_SIDE := --numprocesses auto --dist loadfile
 # What depends on how a processor's kernels round: gradients, reversal, training, earlier scores.
@@ -16,10 +18,16 @@ ROUNDING := tests/gradients tests/unit/pde tests/unit/fast tests/unit/networks/t
 
 install: $(INSTALLED)
 
-# LOCKED=1, as in CI: everything by version and hash, but torch, whose build differs by machine.
-$(INSTALLED): pyproject.toml constraints.txt requirements.lock
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("pdecnn needs Python >= 3.11, found " + sys.version.split()[0] + "; run make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV)
+
+$(RUNTIME_INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP_INSTALL) --constraint constraints.txt --editable .
+	touch $@
+
+# LOCKED=1, as in CI: everything by version and hash, but torch, whose build differs by machine.
+$(INSTALLED): pyproject.toml constraints.txt requirements.lock | $(BIN)/python
 ifdef LOCKED
 	$(PIP_INSTALL) --no-deps --require-hashes --requirement requirements.lock
 	$(PIP_INSTALL) --constraint constraints.txt torch
@@ -28,7 +36,7 @@ ifdef LOCKED
 else
 	$(PIP_INSTALL) --constraint constraints.txt --editable '.[dev]'
 endif
-	touch $@
+	touch $(RUNTIME_INSTALLED) $@
 
 $(DOCS_INSTALLED): $(INSTALLED)
 ifndef LOCKED
@@ -40,7 +48,7 @@ endif
 lock: $(INSTALLED)
 	$(BIN)/python tools/lock.py
 
-demo: $(INSTALLED)
+demo: $(RUNTIME_INSTALLED)
 	$(BIN)/pdecnn train
 	$(BIN)/pdecnn evaluate "$$(ls -td runs/hamiltonian_digits-* | head -n 1)"
 

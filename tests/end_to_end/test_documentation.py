@@ -100,6 +100,14 @@ def check_flags(words):
         command.make_context(name, list(arguments), parent=context)
 
 
+def check_installable(words):
+    """The package itself, with extras that it has and constraints that are there."""
+    *options, package = words[2:]
+    assert package == "."
+    assert options in ([], ["--constraint", "constraints.txt"])
+    assert (ROOT / "constraints.txt").exists()
+
+
 def make_targets():
     return re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
 
@@ -132,6 +140,8 @@ class Shell:
         elif words[:2] == ["python", words[-1]] and words[-1].startswith("examples/"):
             self.monkeypatch.setattr("sys.argv", [words[-1], "--number", "48"])
             runpy.run_path(words[-1], run_name="__main__")
+        elif words[:2] == ["pip", "install"]:
+            check_installable(words)
         elif reason_not_to_run(words):
             check_flags(words)
         else:

@@ -279,7 +279,7 @@ def test_a_bad_upload_gets_a_message(browser, server):
         page.set_input_files("#file", file)
         page.wait_for_selector("#message:not([hidden])")
         assert page.inner_text("#message").startswith(
-            "notes.txt: the file: not an image of format PNG, JPEG, WEBP or BMP"
+            "notes.txt: the file: not an image of format PNG, JPEG, WEBP, BMP or TIFF"
         )
         assert pictures(page) == before
         drop(page, "huge.png", f"new Uint8Array({MAX_UPLOAD_BYTES + 1})")

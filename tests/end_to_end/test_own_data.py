@@ -110,7 +110,7 @@ def test_an_imbalance_is_said(commands, tmp_path):
         path.rename(tmp_path / "data" / "across" / f"moved {path.name}")
     done = commands(*train, "--output", "unequal")
     assert done.code == 0, done.stderr
-    assert "training images of 'across', but" in done.stdout
+    assert "training samples of 'across', but" in done.stdout
     assert "balanced_accuracy" in done.stdout
 
 

@@ -69,8 +69,9 @@ SETTINGS = """
     connector pooling classifier boundary certified_size mesh_size
 """
 NETWORK_METHODS = """
-    close forward forward_features forward_head forward_intermediates from_pretrained num_classes
-    num_weights open padded_size preprocess propagate reset_classifier reverse save_pretrained
+    close forward forward_features forward_head forward_intermediates from_pretrained get_classifier
+    num_classes num_features num_weights open padded_size preprocess propagate reset_classifier
+    reverse save_pretrained
 """
 
 

@@ -55,7 +55,7 @@ def test_on_the_grid_step_back_undoes_step_to_the_last_bit(situation, bits):
     block = block.float()
     state = tuple(grid.round(part.float()) for part in state)
     steps = block.steps[:1]
-    stepping = TimeStepping(block.integrator, steps, block.step_size, grid, "exact")
+    stepping = TimeStepping(block.integrator, steps, block.step_size, grid, "exact", "")
     with torch.no_grad():
         after = stepping.walk_on_grid(state, steps)
         grid.check_state(after)

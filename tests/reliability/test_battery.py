@@ -36,8 +36,10 @@ def is_reversible(name):
     return pdecnn.create_model(name, channels=(2, 2)).blocks[0].integrator.reversible
 
 
-# Those with stable steps are tried in tests/unit/networks/test_bounded.py.
-MODELS = [name for name in pdecnn.list_models() if "stable" not in name and "denoising" not in name]
+# Those with stable steps are tried in tests/unit/networks/test_bounded.py, denoisers in
+# test_fields.py; tuned ones have the same networks.
+OTHERS = ("stable", "denoising", "tuned")
+MODELS = [name for name in pdecnn.list_models() if not any(word in name for word in OTHERS)]
 SYMMETRIC = [name for name in MODELS if has_symmetric_layers(name)]
 REVERSIBLE = [name for name in MODELS if is_reversible(name)]
 PARABOLIC = [name for name in SYMMETRIC if name not in REVERSIBLE]

@@ -126,7 +126,7 @@ def evaluate(
     result = runs.evaluate(run, data=data, split=split, weights=weights, device=device, noise=noise)
     if process_rank() == 0:
         if result["loss"] is None:
-            warn("the loss is not finite: scores of some images are NaN or infinite")
+            warn("the loss is not finite: some scores are NaN or infinite")
         print_json(result, indent=None if as_json else 2)
 
 

@@ -49,7 +49,7 @@ def imbalance(labels: Tensor, class_names: tuple[str, ...]) -> str | None:
     if counts[large] <= LARGEST_RATIO * counts[small]:
         return None
     return (
-        f"warning: {counts[large]:,} training images of {class_names[large]!r}, but "
+        f"warning: {counts[large]:,} training samples of {class_names[large]!r}, but "
         f"{counts[small]:,} of {class_names[small]!r}; accuracy says little then: look at "
         f"balanced_accuracy, and consider training.class_weights"
     )
@@ -187,7 +187,7 @@ def training_batches(num_samples: int, batch_size: int, *, seed: int, epoch: int
     _check_batch_size(batch_size)
     if batch_size > num_samples:
         raise ConfigError(
-            f"a batch size of {batch_size} exceeds the {num_samples} training images, so that no "
+            f"a batch size of {batch_size} exceeds the {num_samples} training samples, so that no "
             f"complete batch exists; choose at most {num_samples}"
         )
     num_batches = num_samples // batch_size

@@ -55,12 +55,18 @@ class Attacked(NamedTuple):
 
 
 def fgsm(
-    scores: Classifier, pixels: Tensor, labels: Tensor, *, epsilon: float, norm: str = "linf"
+    scores: Classifier,
+    pixels: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    norm: str = "linf",
+    bounds: Bounds = PIXELS,
 ) -> Tensor:
     """clip(x + epsilon d): d = sign(g) for linf, g/|g| for l2, g the gradient of the loss at x."""
     _check(epsilon, norm)
     _, gradient, _ = _evaluate(scores, pixels, labels, "ce")
-    return (pixels + epsilon * _direction(gradient, norm)).clamp(*PIXELS)
+    return clip(pixels + epsilon * _direction(gradient, norm), bounds)
 
 
 def pgd(
@@ -109,9 +115,11 @@ def restarted_pgd(
     num_steps: int = 100,
     restarts: int = 1,
     seed: int = 0,
+    bounds: Bounds = PIXELS,
 ) -> Attacked:
     """The worst of all points of `pgd_iterates` from several starts."""
-    rule = _Rule(epsilon=epsilon, norm=norm, relative_step=PGDConfig().relative_step)
+    relative_step = PGDConfig().relative_step
+    rule = _Rule(epsilon=epsilon, norm=norm, relative_step=relative_step, bounds=bounds)
     return _attack(scores, pixels, labels, rule, num_steps, restarts, seed)
 
 
@@ -141,6 +149,11 @@ def apgd(
         epsilon=epsilon, norm=norm, loss=loss, bounds=bounds, relative_step=2.0, adaptive=True
     )
     return _attack(scores, pixels, labels, rule, num_steps, restarts, seed)
+
+
+def clip(points: Tensor, bounds: Bounds) -> Tensor:
+    """Within the bounds, if there are any."""
+    return points if bounds is None else points.clamp(*bounds)
 
 
 @torch.no_grad()
@@ -190,7 +203,7 @@ class _Rule:
 
     def clip(self, points: Tensor) -> Tensor:
         """Within the bounds."""
-        return points if self.bounds is None else points.clamp(*self.bounds)
+        return clip(points, self.bounds)
 
 
 @dataclass(slots=True)

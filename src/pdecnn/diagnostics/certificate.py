@@ -257,6 +257,11 @@ class _Chain:
 
 
 def _check_network(network: Network) -> None:
+    if network.num_classes == 0:
+        raise ConfigError(
+            "the network has no classes to certify (num_classes=0); give it some with "
+            "reset_classifier and train it"
+        )
     if _global_forward_hooks or _global_forward_pre_hooks:
         raise ConfigError(
             "a hook is registered for all modules, which may change what a network computes; "

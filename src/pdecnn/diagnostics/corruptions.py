@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pdecnn.checks import check_count, check_number
-from pdecnn.diagnostics.attacks import Classifier, is_right
+from pdecnn.diagnostics.attacks import PIXELS, Bounds, Classifier, clip, is_right
 from pdecnn.diagnostics.robustness import (
+    bounds_of,
     checked_images,
     device_of,
     in_batches,
@@ -39,15 +40,17 @@ class CorruptionResult:
         return asdict(self)
 
 
-def gaussian_noise(pixels: Tensor, deviation: float, *, seed: int = 0) -> Tensor:
+def gaussian_noise(
+    pixels: Tensor, deviation: float, *, seed: int = 0, bounds: Bounds = PIXELS
+) -> Tensor:
     """clip(x + deviation n), n standard normal, the same for the same seed and shape."""
     check_number("deviation", deviation, smallest=0.0)
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(pixels.shape, generator=generator, dtype=torch.float64)
-    return (pixels + deviation * noise.to(pixels)).clamp(0, 1)
+    return clip(pixels + deviation * noise.to(pixels), bounds)
 
 
-def gaussian_blur(pixels: Tensor, deviation: float) -> Tensor:
+def gaussian_blur(pixels: Tensor, deviation: float, *, bounds: Bounds = PIXELS) -> Tensor:
     """x convolved along each axis with a Gaussian of that many pixels, edges repeated."""
     check_number("deviation", deviation, smallest=0.0)
     if deviation == 0:
@@ -61,17 +64,17 @@ def gaussian_blur(pixels: Tensor, deviation: float) -> Tensor:
         rows = last.reshape(-1, 1, last.shape[-1])
         padded = functional.pad(rows, (radius, radius), mode="replicate")
         pixels = functional.conv1d(padded, weights).view(last.shape).movedim(-1, axis)
-    return pixels.clamp(0, 1)
+    return clip(pixels, bounds)
 
 
-def reduce_contrast(pixels: Tensor, factor: float) -> Tensor:
+def reduce_contrast(pixels: Tensor, factor: float, *, bounds: Bounds = PIXELS) -> Tensor:
     """clip(m + factor (x - m)), m the mean of each image; 1 leaves it, 0 makes it flat."""
     check_number("factor", factor, smallest=0.0)
     mean = pixels.mean(tuple(range(1, pixels.dim())), keepdim=True)
-    return (mean + factor * (pixels - mean)).clamp(0, 1)
+    return clip(mean + factor * (pixels - mean), bounds)
 
 
-CORRUPTIONS: dict[str, Callable[[Tensor, float], Tensor]] = {
+CORRUPTIONS: dict[str, Callable[..., Tensor]] = {
     "noise": gaussian_noise,
     "blur": gaussian_blur,
     "contrast": reduce_contrast,
@@ -116,7 +119,7 @@ def measure_corruptions(
 
 
 def _corrupt(name: str, amount: float, pixels: Tensor) -> Tensor:
-    return CORRUPTIONS[name](pixels, amount)
+    return CORRUPTIONS[name](pixels, amount, bounds=bounds_of(pixels))
 
 
 def accuracy_under(

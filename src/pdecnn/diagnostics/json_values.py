@@ -43,6 +43,7 @@ def _stability_values(found: BlockStability) -> dict[str, Any]:
         "verdict": verdict.name,
         "theorem": verdict.theorem,
         "reason": verdict.reason,
+        "remedy": verdict.remedy,
         "assumptions": [
             {"statement": assumption.statement, "holds": assumption.holds}
             for assumption in verdict.assumptions

@@ -1,7 +1,8 @@
 """How many images a classifier still gets right under attack, in pixel units.
 
-Images are pixels in [0, 1] and stay so; gradients go through the preprocessing. An attack counts
-as resisted only if the clean image and every image on its way are classified right.
+Images are pixels in [0, 1] and stay so; signals and volumes are numbers in units of their own,
+without bounds. Gradients go through the preprocessing. An attack counts as resisted only if the
+clean image and every image on its way are classified right.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from pdecnn.checks import check_count, check_number
 from pdecnn.diagnostics.attacks import (
     DLR_CLASSES,
+    PIXELS,
     Attacked,
+    Bounds,
     Classifier,
     apgd,
     fgsm,
@@ -100,16 +103,18 @@ def measure_robustness(
 ) -> Robustness:
     """Accuracies under each attack, norm and epsilon, and under all, in evaluation mode.
 
-    `images` are uint8, or floating in [0, 1]; `preprocess` makes the classifier's input of
-    pixels, by default `network.preprocess` for a `Network`; other classifiers get pixels, in the
-    dtype of their weights. PGD and APGD take `num_steps` from each of `restarts` random points;
-    APGD is run with both of its losses. An image that has fallen is not attacked any further.
+    `images` are uint8, or floating in [0, 1]; signals and volumes are in any units, which are then
+    those of epsilon. `preprocess` makes the classifier's input of pixels, by default
+    `network.preprocess` for a `Network`; other classifiers get pixels, in the dtype of their
+    weights. PGD and APGD take `num_steps` from each of `restarts` random points; APGD is run with
+    both of its losses. An image that has fallen is not attacked any further.
     """
     epsilons = [check_number("epsilon", epsilon, smallest=0.0) for epsilon in epsilons]
     check_count("batch_size", batch_size)
     pixels, labels = checked_images(images, labels)
     check_count("seed", seed, smallest=0)
     options: dict[str, Any] = {"num_steps": num_steps, "restarts": restarts}
+    options["bounds"] = bounds_of(pixels)
     results, examples = [], []
     with scores_of_pixels(classifier, preprocess) as scores:
         batches = list(in_batches(pixels, labels, batch_size, device=device_of(classifier)))
@@ -184,23 +189,23 @@ def run_attack(
     *,
     epsilon: float,
     norm: str = "linf",
+    bounds: Bounds = PIXELS,
     **budget: Any,
 ) -> Attacked:
     """What one attack finds: 'fgsm', 'pgd', 'apgd_ce' or 'apgd_dlr'.
 
     The fast gradient's image is tried by PGD too, which is therefore never the weaker attack.
     """
+    rule: dict[str, Any] = {"epsilon": epsilon, "norm": norm, "bounds": bounds}
     if attack.startswith("apgd_"):
         loss = attack.removeprefix("apgd_")
-        return apgd(scores, pixels, labels, epsilon=epsilon, norm=norm, loss=loss, **budget)
-    moved = fgsm(scores, pixels, labels, epsilon=epsilon, norm=norm)
+        return apgd(scores, pixels, labels, loss=loss, **rule, **budget)
+    moved = fgsm(scores, pixels, labels, **rule)
     right = is_right(scores, pixels, labels) & is_right(scores, moved, labels)
     fast = Attacked(moved, right)
     if attack == "fgsm":
         return fast
-    return _worst(
-        [fast, restarted_pgd(scores, pixels, labels, epsilon=epsilon, norm=norm, **budget)]
-    )
+    return _worst([fast, restarted_pgd(scores, pixels, labels, **rule, **budget)])
 
 
 def _worst(found: Iterable[Attacked]) -> Attacked:
@@ -269,8 +274,19 @@ def scores_of_pixels(
         yield scores
 
 
+def bounds_of(pixels: Tensor) -> Bounds:
+    """[0, 1] for images that lie in it; None for others, and for signals and volumes."""
+    inside = not _is_free(pixels) and bool(((pixels >= 0) & (pixels <= 1)).all())
+    return PIXELS if inside else None
+
+
+def _is_free(samples: Tensor) -> bool:
+    """Whether they are signals or volumes, whose numbers are in units of their own."""
+    return samples.dim() in (3, 5)
+
+
 def checked_images(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Pixels in [0, 1], in float32 at least, and their labels; a DataError for anything else."""
+    """Numbers in float32 at least, of images in [0, 1], and labels; a DataError for others."""
     if images.dtype == torch.uint8:
         pixels = images.float() / 255
     elif images.is_floating_point():
@@ -284,7 +300,7 @@ def checked_images(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         )
     if labels.is_floating_point() or int(labels.min()) < 0:
         raise DataError(f"labels must be whole numbers from 0 on, found {labels.dtype}")
-    if not bool(((pixels >= 0) & (pixels <= 1)).all()):
+    if bounds_of(pixels) is None and not _is_free(pixels):
         raise DataError(
             f"pixels must be in [0, 1], where epsilon has its meaning; found "
             f"{float(pixels.min()):.4g} to {float(pixels.max()):.4g}: scale the data into "

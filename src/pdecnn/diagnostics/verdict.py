@@ -7,7 +7,7 @@ unstable    growth without limit is proved, or a local bound is exceeded and gro
 """
 
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import ceil, isfinite, sqrt
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +92,8 @@ class Verdict:
     assumptions: tuple[Assumption, ...]
     reason: str
     """Why, in plain words."""
+    remedy: str | None = None
+    """What to change, where it is 'unstable'."""
 
     @property
     def failing(self) -> tuple[str, ...]:
@@ -141,7 +143,11 @@ def judge(
     instability = _instability(block, steps, growth)
     if instability is not None:
         return Verdict(
-            name="unstable", theorem=theorem, assumptions=assumptions, reason=instability
+            name="unstable",
+            theorem=theorem,
+            assumptions=assumptions,
+            reason=instability,
+            remedy=_remedy(block, steps),
         )
     alone = "" if changed is None else " in its steps alone"
     return Verdict(
@@ -260,16 +266,50 @@ def _instability(
     return None
 
 
+def _remedy(block: Block, steps: tuple[StepStability, ...]) -> str:
+    """What to change in an unstable block: smaller steps, where some are small enough."""
+    stable = (
+        ""
+        if is_wave(block.integrator)
+        else ", or with network.step_size=stable, network.normalization=bias and "
+        "network.certified_size, by which no distance grows"
+    )
+    bounds = [step.local_bound for step in steps if step.local_bound is not None]
+    if not bounds or min(bounds) <= 0:
+        return (
+            f"some perturbation grows at every step size here: train with symmetric layers "
+            f"(network.layer=symmetric), a normalisation (network.normalization=tv) or a larger "
+            f"training.decay_weight{stable}"
+        )
+    size = min(bounds)
+    number = ceil(block.final_time / size)
+    return (
+        f"train anew with steps below {size:.3g}, say network.step_size="
+        f"{block.final_time / number:.3g} and network.num_steps={number}, to the same final time "
+        f"(`pdecnn refine RUN --time {ceil(number / block.num_steps)}` begins with these weights)"
+        f"{stable}"
+    )
+
+
 def diverged_verdict(block: Block, features: Tensor) -> Verdict:
     """The verdict on a block whose states are not finite, having begun with `features`."""
     reason = "the features left the range of floating-point numbers within the block"
+    remedy = (
+        f"train anew with steps smaller than network.step_size={block.step_size:g}, or with a "
+        f"normalisation (network.normalization=tv)"
+    )
     weights = nonfinite_weights(block)
     if not bool(features.isfinite().all()):
         reason = "the features that reach the block are not finite"
+        remedy = "look at the blocks before this one first"
     if weights is not None:
-        reason = f"{weights} of the block"
+        reason, remedy = f"{weights} of the block", "take other weights, such as --weights best"
     return Verdict(
-        name="unstable", theorem=_THEOREMS[is_wave(block.integrator)], assumptions=(), reason=reason
+        name="unstable",
+        theorem=_THEOREMS[is_wave(block.integrator)],
+        assumptions=(),
+        reason=reason,
+        remedy=remedy,
     )
 
 

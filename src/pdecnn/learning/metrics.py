@@ -181,7 +181,7 @@ def check_form(network: Network, image_set: ImageSet) -> None:
         )
     if image_set.channels != network.config.in_channels:
         raise DataError(
-            f"the network takes {network.config.in_channels} channels but the images have "
+            f"the network takes {network.config.in_channels} channels but the data has "
             f"{image_set.channels}; use the data it was made for"
         )
 

@@ -62,11 +62,7 @@ class Objective:
 
     def data_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The mean loss over the examples, in float32 at least."""
-        return self.losses(scores, labels).mean()
-
-    def losses(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each example, in float32 at least."""
-        return self.task.losses(self.config, scores, labels)
+        return self.task.losses(self.config, scores, labels).mean()
 
     def regularization(self, module: "nn.Module | WeightsInTime") -> Regularization:
         """R in its two parts; the constant floor of the smoothed total variation is left out.

@@ -251,13 +251,14 @@ class TrainingStep:
         """The loss of a part to differentiate; its share of data loss and right answers."""
         # Parts of one size: their mean is the mean over the batch.
         num_parts = self.config.accumulation * self.num_processes
-        losses, main = self.objective.losses(scores, targets.labels), targets.labels
+        task, config = self.objective.task, self.objective.config
+        losses, main = task.losses(config, scores, targets.labels), targets.labels
         if targets.mixed is not None:
-            others = self.objective.losses(scores, targets.mixed.labels)
+            others = task.losses(config, scores, targets.mixed.labels)
             losses = torch.lerp(others, losses, targets.mixed.shares.to(losses.dtype))
             main = targets.mixed.main
         loss = losses.mean() / num_parts
-        correct = self.objective.task.measure(scores, main)
+        correct = task.measure(scores, main)
         measured = torch.stack([loss.detach().to(self.sums.dtype), correct.to(self.sums.dtype)])
         return loss, measured
 

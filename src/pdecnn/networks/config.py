@@ -39,7 +39,10 @@ class NetworkConfig(Settings):
     )
     in_channels: int = setting(3, "Channels of the images.", "[1, inf)")
     num_classes: int = setting(
-        10, "Outputs of the classifier; of a field numbers a pixel.", "[1, inf)"
+        10,
+        "Outputs of the classifier, of a field numbers a pixel; 0: none, the network returns its "
+        "features.",
+        "[0, inf)",
     )
     layer: str = setting(
         "symmetric",
@@ -184,6 +187,8 @@ class NetworkConfig(Settings):
             f"classifier={self.classifier!r} gives images: num_classes must be in_channels="
             f"{self.in_channels}, found {self.num_classes}": self.classifier in CLOSINGS[1:]
             and self.num_classes != self.in_channels,
+            f"classifier={self.classifier!r} gives every pixel an answer: num_classes must be at "
+            f"least 1, found 0": self.is_field and self.num_classes == 0,
             "classifier='transpose' is that of opening='pad'": self.classifier == "transpose"
             and self.opening != "pad",
             f"classifier={self.classifier!r} needs patch_size=1": self.classifier in CLOSINGS[:2]

@@ -33,7 +33,7 @@ from pdecnn.networks.stages import (
 )
 from pdecnn.pde.block import Block
 from pdecnn.pde.chain import finish_chain, propagate_chain, reverse_chain
-from pdecnn.pde.convolution import check_features
+from pdecnn.pde.convolution import SUBJECTS, check_features
 from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.resolution import Resolution
@@ -70,7 +70,8 @@ class Network(nn.Module):
 
     @property
     def num_classes(self) -> int:
-        """Outputs of the classifier, or of the closing at each pixel."""
+        """Outputs of the classifier, or of the closing at each pixel; 0: the network returns its
+        features."""
         return self.classifier.num_classes
 
     @property
@@ -79,12 +80,23 @@ class Network(nn.Module):
         return next(self.parameters())
 
     @property
+    def num_features(self) -> int:
+        """How many numbers of an image the classifier meets, the outputs where it has 0 classes;
+        of a field those of a pixel."""
+        if isinstance(self.classifier, Classifier):
+            return self.classifier.weight.shape[1]
+        return self.config.channels[-1]
+
+    @property
     def num_weights(self) -> int:
         """The number of trainable weights."""
         return sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores (batch, num_classes) of standardised images, or of each of their pixels."""
+        """Class scores (batch, num_classes) of standardised images, or of each of their pixels.
+
+        Without classes the features that they would be made of, (batch, num_features).
+        """
         features = self.forward_features(images)
         return self.close(features, images) if self.config.is_field else self.forward_head(features)
 
@@ -173,28 +185,31 @@ class Network(nn.Module):
 
     def forward_intermediates(self, images: Tensor) -> list[Tensor]:
         """The features after each block, before its connector."""
-        features = self.open(images)
-        intermediates = []
-        for block, connector in zip(self.blocks, self.connectors, strict=True):
-            features = block(features)
-            intermediates.append(features)
-            features = connector(features)
+        intermediates = [self.blocks[0](self.open(images))]
+        for connector, block in zip(self.connectors[:-1], self.blocks[1:], strict=True):
+            intermediates.append(block(connector(intermediates[-1])))
         return intermediates
 
     def preprocess(self, images: Tensor | npt.NDArray[Any]) -> Tensor:
         """Standardised images, on the device and in the dtype of the weights."""
-        weight, images = next(self.parameters()), as_tensor(images)
+        weight = next(self.parameters())
+        images = images if isinstance(images, Tensor) else as_tensor(images)
         shape, channels = images.shape, self.config.in_channels
         if len(shape) == self.config.dimension + 2 and shape[1] != channels == shape[-1]:
             turned = (0, len(shape) - 1, *range(1, len(shape) - 1))
+            samples = f"{SUBJECTS[self.config.dimension]}s"
             raise ValueError(
-                f"images seem to have their channels last, found shape {tuple(shape)}; pass "
-                f"images.permute{turned}"
+                f"{samples} seem to have their channels last, found shape {tuple(shape)}; pass "
+                f"{samples}.permute{turned}"
             )
         return self.preprocessing.apply(images.to(weight.device), weight.dtype)
 
+    def get_classifier(self) -> nn.Module:
+        """The classifier, as timm's models name it, or the closing of a field."""
+        return self.classifier
+
     def reset_classifier(self, num_classes: int) -> None:
-        """Replace the classifier by a fresh one; class names are forgotten."""
+        """Replace the classifier by a fresh one, with 0 by none; class names are forgotten."""
         self.config = replace(self.config, num_classes=num_classes)
         self.preprocessing = replace(self.preprocessing, class_names=None)
         old = self.weight
@@ -229,7 +244,9 @@ class Network(nn.Module):
     def folder_contents(self) -> dict[str, bytes]:
         """The files that `save_pretrained` writes, but for the manifest; hooks do not matter."""
         self.check_described()
-        card = pretrained.model_card(self.config, self.preprocessing, self.num_weights)
+        card = pretrained.model_card(
+            self.config, self.preprocessing, self.num_weights, self.num_features
+        )
         return pretrained.contents_of(self.config, self.preprocessing, self.state_dict(), card)
 
     def check_described(self) -> None:
@@ -240,19 +257,19 @@ class Network(nn.Module):
         pretrained.check_described(self, made)
 
     def _check_images(self, images: Tensor) -> None:
-        config = self.config
+        config, samples = self.config, f"{SUBJECTS[self.config.dimension]}s"
         if not images.is_floating_point():
             raise ValueError(
-                f"images are {images.dtype}, but a network takes standardised ones: "
-                f"network(network.preprocess(images))"
+                f"{samples} are {images.dtype}, but a network takes standardised ones: "
+                f"network(network.preprocess({samples}))"
             )
         weight = next(self.parameters())
         check_features(images, config.in_channels, config.dimension, weight)
         if min(images.shape[2:]) < config.smallest_size:
             raise ValueError(
-                f"images of size {tuple(images.shape[2:])} are too small: {config.num_blocks} "
+                f"{samples} of size {tuple(images.shape[2:])} are too small: {config.num_blocks} "
                 f"blocks with pooling between them need at least {config.smallest_size} pixels "
-                f"in each dimension; use larger images or fewer blocks"
+                f"in each dimension; use larger {samples} or fewer blocks"
             )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pdecnn.errors import ConfigError
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.settings import Settings, documented, setting
 
 PIXELS = ("uint8", "float32")
@@ -105,8 +106,8 @@ class Preprocessing(Settings):
     def _check_pooling(self, size: tuple[int, ...]) -> None:
         if any(n % self.pooling for n in size):
             raise ConfigError(
-                f"images of size {size} cannot be averaged over cells of {self.pooling} pixels an "
-                f"axis; take a pooling that divides every size"
+                f"{SUBJECTS.get(len(size), 'sample')}s of size {size} cannot be averaged over "
+                f"cells of {self.pooling} pixels an axis; take a pooling that divides every size"
             )
 
     def _pixels(self, images: Tensor, dtype: torch.dtype) -> Tensor:
@@ -114,11 +115,12 @@ class Preprocessing(Settings):
             raise ValueError(
                 f"images must have axes (batch, channels, ...), found shape {tuple(images.shape)}"
             )
+        samples = f"{SUBJECTS.get(images.dim() - 2, 'sample')}s"
         if 0 in images.shape[1:]:
-            raise ValueError(f"images have no pixels: found shape {tuple(images.shape)}")
+            raise ValueError(f"{samples} have no pixels: found shape {tuple(images.shape)}")
         if self.mean is not None and len(self.mean) != images.shape[1]:
             raise ValueError(
-                f"images have {images.shape[1]} channels but mean and std {len(self.mean)}"
+                f"{samples} have {images.shape[1]} channels but mean and std {len(self.mean)}"
             )
         if images.dtype == torch.uint8:
             return images.to(dtype) / 255

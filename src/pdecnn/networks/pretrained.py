@@ -20,7 +20,7 @@ from pdecnn.files import (
 )
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import Preprocessing
-from pdecnn.pde.convolution import SPATIAL_AXES
+from pdecnn.pde.convolution import SPATIAL_AXES, SUBJECTS
 from pdecnn.pde.normalization import BATCH_NORMS
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -124,10 +124,12 @@ def deserialize(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def model_card(config: NetworkConfig, preprocessing: Preprocessing, num_weights: int) -> str:
+def model_card(
+    config: NetworkConfig, preprocessing: Preprocessing, num_weights: int, num_features: int
+) -> str:
     """What README.md of a saved network says."""
     names = preprocessing.class_names
-    subject = {1: "signal", 2: "image", 3: "volume"}[config.dimension]
+    subject = SUBJECTS[config.dimension]
     axes = SPATIAL_AXES[config.dimension]
     pixels = preprocessing.pixels or "uint8"
     return f"""---
@@ -144,8 +146,8 @@ A convolutional network that is a discretised partial differential equation (Rut
 {config.step_size}, {num_weights:,} trainable weights.
 
 Input: {config.in_channels} channel(s) in {config.dimension}D, standardised by
-`{preprocessing.standardize}`. Output: {config.num_classes} classes\
-{": " + ", ".join(names) if names else ""}.
+`{preprocessing.standardize}`. Output: {config.num_classes or num_features} \
+{"classes" if config.num_classes else "features"}{": " + ", ".join(names) if names else ""}.
 
 ```python
 import pdecnn
@@ -161,7 +163,9 @@ Saved with torch {torch.__version__.split("+")[0]}; `config.json` holds every se
 _INTERNAL = frozenset(vars(nn.Module()))
 # The preprocessing is kept beside the config. How the gradient is computed changes nothing else,
 # but for the grid that it may bring, which is compared. What was seen of weights is no setting.
-_FREE = frozenset({"preprocessing", "_backprop", "_grid_bits", "_seen", "_values"})
+_FREE = frozenset(
+    {"preprocessing", "_backprop", "_grid_bits", "_place", "_seen", "_values", "_filled", "_number"}
+)
 
 
 def check_described(network: nn.Module, made: nn.Module) -> None:

@@ -5,10 +5,14 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
 
 from pdecnn.errors import CheckpointError, ConfigError, unknown_name
 from pdecnn.networks.config import STABLE, NetworkConfig
+from pdecnn.networks.features import FeatureNetwork
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.pretrained import load_weights
@@ -188,16 +192,51 @@ def model_config(name: str, **overrides: Any) -> NetworkConfig:
     return replace(config, **overrides)
 
 
+@overload
 def create_model(
-    name: str, *, pretrained: str | Path | bool | None = None, **overrides: Any
-) -> Network:
+    name: str,
+    *,
+    pretrained: str | Path | bool | None = None,
+    features_only: Literal[False] = False,
+    **overrides: Any,
+) -> Network: ...
+
+
+@overload
+def create_model(
+    name: str,
+    *,
+    pretrained: str | Path | bool | None = None,
+    features_only: Literal[True],
+    **overrides: Any,
+) -> FeatureNetwork: ...
+
+
+def create_model(
+    name: str,
+    *,
+    pretrained: str | Path | bool | None = None,
+    features_only: bool = False,
+    **overrides: Any,
+) -> Network | FeatureNetwork:
     """A network by name, fresh or with trained weights.
 
     `pretrained` is a `save_pretrained` folder, or True for the published weights of that name.
     `overrides` are fields of NetworkConfig. With `pretrained` all of them must be those of the
-    folder, but for `backprop`, `grid_bits`, which are the folder's unless given, and `num_classes`:
-    another number of classes gets a fresh classifier.
+    folder, but for `backprop`, `grid_bits`, which are the folder's unless given, and
+
+    - `num_classes`: another number of classes gets a fresh classifier, 0 none: the network returns
+      the `num_features` numbers that its classifier would meet;
+    - `in_channels`: another number of channels gets stencils of the opening that were made for the
+      folder's. Of fewer channels each has the sum of all stencils divided by their number; of more,
+      channel j has the stencil of channel j mod n of the n, divided among those that have it. An
+      image that is grey gets the same scores in any number of equal channels.
+
+    With `features_only` the result is a module that returns a list, the features after each block,
+    with `feature_info.channels()` and `feature_info.reduction()`.
     """
+    if features_only:
+        return FeatureNetwork(create_model(name, pretrained=pretrained, **overrides))
     if pretrained is None or pretrained is False:
         return Network(model_config(name, **overrides))
     model_config(name)  # an unknown name is said first
@@ -226,7 +265,8 @@ def take_weights(network: Network, source: Network, folder: Path) -> Preprocessi
     """Take over the weights of a network read from a folder; return the preprocessing they expect.
 
     The architecture must be the same. Where only the classes differ, in number or in their names
-    if both are known, the network keeps its own classifier.
+    if both are known, the network keeps its own classifier; where only the channels of the images
+    do, the opening's stencils are made for them (`stencils_for`).
     """
     _check_same_architecture(network.config, source.config, folder)
     names, own = source.preprocessing.class_names, network.preprocessing.class_names
@@ -234,8 +274,45 @@ def take_weights(network: Network, source: Network, folder: Path) -> Preprocessi
     if source.num_classes != network.num_classes or renamed:
         source.reset_classifier(network.num_classes)
         source.classifier = network.classifier
-    load_weights(network, source.state_dict(), folder)
-    return source.preprocessing
+    tensors, preprocessing = source.state_dict(), source.preprocessing
+    in_channels = network.config.in_channels
+    if in_channels != source.config.in_channels:
+        tensors[_FIRST_STENCIL] = stencils_for(in_channels, tensors[_FIRST_STENCIL])
+        preprocessing = _statistics_for(in_channels, preprocessing)
+    load_weights(network, tensors, folder)
+    return preprocessing
+
+
+_FIRST_STENCIL = "opening.convolution.stencil"
+
+
+def stencils_for(in_channels: int, stencil: Tensor) -> Tensor:
+    """An opening's stencil (out, in, ...) for images of another number of channels.
+
+    Summed over the channels it is the same, so that equal channels are answered alike: of fewer
+    channels each has an equal part of the sum, of more the n there were are repeated, j mod n, and
+    divided among those that have them.
+    """
+    known = stencil.shape[1]
+    if in_channels < known:
+        part = stencil.sum(1, keepdim=True) / in_channels
+        return part.expand(-1, in_channels, *stencil.shape[2:]).contiguous()
+    places = torch.arange(in_channels, device=stencil.device) % known
+    shares = torch.bincount(places)[places].to(stencil.dtype)
+    return stencil[:, places] / shares.view(1, -1, *(1,) * (stencil.dim() - 2))
+
+
+def _statistics_for(in_channels: int, preprocessing: Preprocessing) -> Preprocessing:
+    """The preprocessing with mean and deviation of as many channels, repeated or averaged."""
+
+    def fitted(values: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if values is None:
+            return None
+        if in_channels < len(values):
+            return (sum(values) / len(values),) * in_channels
+        return tuple(values[j % len(values)] for j in range(in_channels))
+
+    return replace(preprocessing, mean=fitted(preprocessing.mean), std=fitted(preprocessing.std))
 
 
 def _check_same_architecture(
@@ -243,6 +320,8 @@ def _check_same_architecture(
 ) -> None:
     """Shapes alone do not tell a heat equation from a wave equation."""
     wanted_values, found_values = _architecture(wanted), _architecture(found)
+    if wanted.opening == "convolution":  # whose stencils can be made for other channels
+        del wanted_values["in_channels"]
     for name in wanted_values:
         if wanted_values[name] != found_values[name]:
             raise CheckpointError(

@@ -100,14 +100,14 @@ def pool_by_2(features: Tensor) -> Tensor:
 
 
 class Classifier(nn.Module):
-    """W y + mu on the mean y of the features over all pixels (eq. 4)."""
+    """W y + mu on the mean y of the features over all pixels (eq. 4); y itself of 0 classes."""
 
     deterministic = True
 
     def __init__(self, channels: int, num_classes: int, *, num_pixels: int = 1) -> None:
         super().__init__()
         self.channels = check_count("channels", channels)
-        self.num_classes = check_count("num_classes", num_classes)
+        self.num_classes = check_count("num_classes", num_classes, smallest=0)
         self.weight = nn.Parameter(torch.empty(self.num_classes, num_pixels * self.channels))
         self.bias = nn.Parameter(torch.zeros(self.num_classes))
         with torch.no_grad():
@@ -126,6 +126,8 @@ class Classifier(nn.Module):
                 f"{tuple(features.shape)}"
             )
         pooled = self.pool(features.to(self.weight.dtype))
+        if self.num_classes == 0:
+            return pooled
         with without_autocast(features.device):
             return functional.linear(pooled, self.rows, self.bias)
 

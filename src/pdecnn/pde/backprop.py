@@ -14,12 +14,11 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from pdecnn.errors import ConfigError
-from pdecnn.pde.grid import Extent, Grid, has_left_range
+from pdecnn.pde.grid import Extent, Grid, has_left_range, is_followed
 from pdecnn.pde.integrators import (
     AbstractIntegrator,
     AbstractReversibleIntegrator,
@@ -28,6 +27,7 @@ from pdecnn.pde.integrators import (
     State,
     Weights,
 )
+from pdecnn.pde.places import at_place
 from pdecnn.pde.randomness import (
     HostGenerators,
     is_captured,
@@ -39,6 +39,8 @@ from pdecnn.pde.resolution import Resolution
 BACKPROP_MODES = ("stored", "checkpointed", "reversible", "exact")
 REVERSING_MODES = ("reversible", "exact")
 
+# Where autograd looks, as anywhere but within an operator.
+_PLAIN = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 Slots = dict[int, dict[str, int]]
@@ -55,6 +57,8 @@ class TimeStepping:
     step_size: float
     grid: Grid | None
     backprop: str
+    place: str
+    """Where operators find the block."""
 
     @property
     def reversible(self) -> AbstractReversibleIntegrator:
@@ -114,9 +118,16 @@ class Propagator:
     """
 
     def propagate(self, stepping: TimeStepping, features: Tensor) -> State:
-        """The state at the final time, differentiated as the block's mode says."""
+        """The state at the final time, differentiated as the block's mode says.
+
+        Where torch.func or an export follows every operator nothing is computed again: vmap and
+        jvp need no second look, and grad, which does, is refused.
+        """
         state = self.start(stepping, features)
-        if stepping.backprop == "stored":
+        followed = is_followed()
+        if followed and stepping.backprop != "stored":
+            _refuse_grad(stepping.backprop)
+        if followed or stepping.backprop == "stored" or torch.compiler.is_exporting():
             return self.stored(stepping, state, stepping.steps)
         if stepping.backprop == "checkpointed":
             return _propagate_checkpointed(self, stepping, state)
@@ -173,6 +184,8 @@ class Propagator:
 
     def reversing(self, stepping: TimeStepping, state: State) -> State:
         """All steps as one function that keeps only the final state and the weights."""
+        if torch.compiler.is_compiling():
+            return _as_operator(stepping, state)
         return self.reversing_chain([Link(stepping, _STAY)], state)
 
     def reversing_chain(self, links: Sequence[Link], state: State) -> State:
@@ -212,14 +225,26 @@ def start_state(
     return tuple(grid.round(component) for component in state)
 
 
-# Where a user compiles the block this stays as it is: the compiler cannot trace it.
-@_disable_dynamo
+def _refuse_grad(backprop: str) -> None:
+    """Refuse torch.func.grad and its kin, which cannot compute states again."""
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    if any(level.key() == torch._C._functorch.TransformType.Grad for level in stack):
+        raise ConfigError(
+            f"torch.func.grad, vjp, jacrev and hessian need backprop='stored', found {backprop!r}: "
+            f"they cannot compute states again; set block.backprop = 'stored' for each of "
+            f"network.blocks, or use torch.autograd.grad"
+        )
+
+
 def _propagate_checkpointed(propagator: Propagator, stepping: TimeStepping, state: State) -> State:
     """About sqrt(N) segments of sqrt(N) steps, each computed again during backward."""
     length = ceil(sqrt(len(stepping.steps)))
     for begin in range(0, len(stepping.steps), length):
         segment = _Segment(propagator.stored, stepping, stepping.steps[begin : begin + length])
-        state = segment.propagate_checkpointed(state)
+        if torch.compiler.is_compiling():  # which keeps weights and buffers as they are by itself
+            state = checkpoint(segment, *state, use_reentrant=False)
+        else:
+            state = segment.propagate_checkpointed(state)
     return state
 
 
@@ -324,14 +349,7 @@ class _ReversibleSteps(torch.autograd.Function):
         walk = _WayBack(ctx.propagator, state, list(gradients), sums)
         for link in reversed(links):
             walk.return_to(link)
-            for layers in reversed(link.stepping.steps):
-                shears = link.stepping.reversible.shears(layers)
-                with torch.autocast(**ctx.autocast):
-                    if shears is None:
-                        walk.undo_step(layers)
-                    else:
-                        for shear in reversed(shears):
-                            walk.undo(shear)
+            walk.undo_all(ctx.autocast)
         if start is not None:
             _check_start(walk.state, start, ctx.suspects, links[0].stepping.integrator)
         return None, None, None, None, None, *walk.gradients, *sums.finish()
@@ -364,6 +382,17 @@ class _WayBack:
                 after = link.leave(leaf)
             self.state[place] = before
             (self.gradients[place],) = torch.autograd.grad(after, leaf, gradient)
+
+    def undo_all(self, autocast: dict[str, Any]) -> None:
+        """Take all steps back, the last one first, under the autocast of the way there."""
+        for layers in reversed(self.stepping.steps):
+            shears = self.stepping.reversible.shears(layers)
+            with torch.autocast(**autocast):
+                if shears is None:
+                    self.undo_step(layers)
+                else:
+                    for shear in reversed(shears):
+                        self.undo(shear)
 
     def undo(self, shear: Shear) -> None:
         """Take a shear back from the state and through the gradients."""
@@ -554,3 +583,155 @@ class _AsNow(AbstractContextManager[None]):
 
 def _copied(buffers: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
     return {name: None if buffer is None else buffer.clone() for name, buffer in buffers.items()}
+
+
+def _as_operator(stepping: TimeStepping, state: State) -> State:
+    """`Propagator.reversing` where PyTorch compiles: one operator, at which it does not look.
+
+    It runs the very kernels that run without a compiler. Compiled code would round otherwise on
+    the way back than on the way there, by which mode 'exact' would not be exact.
+    """
+    layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
+    weights = [weight for layer in layers for _, weight in _weights_of(layer)]
+    device_type = state[0].device.type
+    enabled = torch.is_autocast_enabled(device_type)
+    dtype = torch.get_autocast_dtype(device_type) if enabled else None
+    results = _operate(stepping.place, list(state), weights, dtype)
+    return tuple(results[: len(state)])
+
+
+def _weights_of(layer: nn.Module) -> list[tuple[str, Tensor]]:
+    return list(layer.named_parameters(remove_duplicate=False))
+
+
+class _Operation:
+    """The steps of a block and which of the weights that an operator is given are whose."""
+
+    def __init__(self, place: str, device: torch.device, autocast: torch.dtype | None) -> None:
+        self.stepping: TimeStepping = at_place(place).stepping()
+        layers = dict.fromkeys(layer for layers in self.stepping.steps for layer in layers)
+        refuse_buffers(layers, self.stepping.integrator)
+        self.suspects = suspects_among(layers)
+        self.slots: Slots = {}
+        number = 0
+        for layer in layers:
+            names = [name for name, _ in _weights_of(layer)]
+            self.slots[id(layer)] = {name: number + k for k, name in enumerate(names)}
+            number += len(names)
+        self.autocast: dict[str, Any] = {
+            "device_type": device.type,
+            "enabled": autocast is not None,
+            "dtype": autocast,
+        }
+
+    @property
+    def keeps_start(self) -> bool:
+        """Whether a checksum of the start is kept, to judge layers that may be random."""
+        return bool(self.suspects) and self.stepping.grid is not None
+
+    def advance(self, state: State, weights: Sequence[Tensor]) -> State:
+        """The final state with these weights."""
+        stepping = self.stepping
+        segment = _Segment(Propagator().advance, stepping, stepping.steps)
+        given = {
+            f"layers.{k}.{name}": weights[slot]
+            for k, layer in enumerate(segment.layers)
+            for name, slot in self.slots[id(layer)].items()
+        }
+        guarded = refused_random_numbers(self.suspects, stepping.integrator, state[0].device)
+        with guarded, torch.autocast(**self.autocast):
+            final: State = functional_call(segment, given, state, tie_weights=False)
+        return final
+
+
+@torch.library.custom_op("pdecnn::reversing", mutates_args=())
+def _operate(
+    place: str, state: list[Tensor], weights: list[Tensor], autocast: torch.dtype | None
+) -> list[Tensor]:
+    operation = _Operation(place, state[0].device, autocast)
+    start = [_checksum(state)] if operation.keeps_start else []
+    final = operation.advance(tuple(state), weights)
+    return [*map(_as_new, final, state), *start]
+
+
+def _as_new(part: Tensor, like: Tensor) -> Tensor:
+    """A result as a compiled graph expects it: no input, and laid out in memory like the input."""
+    result = torch.empty_like(like)
+    same = part.stride() == result.stride() and part.data_ptr() != like.data_ptr()
+    return part if same else result.copy_(part)
+
+
+@_operate.register_fake
+def _(
+    place: str, state: list[Tensor], weights: list[Tensor], autocast: torch.dtype | None
+) -> list[Tensor]:
+    del weights
+    start = _Operation(place, state[0].device, autocast).keeps_start
+    checksum = [state[0].new_empty(len(state), dtype=torch.int64)] if start else []
+    return [torch.empty_like(part) for part in state] + checksum
+
+
+@torch.library.custom_op("pdecnn::reversing_backward", mutates_args=())
+def _operate_backward(
+    place: str,
+    results: list[Tensor],
+    gradients: list[Tensor],
+    weights: list[Tensor],
+    needed: list[bool],
+    autocast: torch.dtype | None,
+) -> list[Tensor]:
+    operation = _Operation(place, results[0].device, autocast)
+    state, start = results[: len(gradients)], results[len(gradients) :]
+    # Operators run where autograd does not look, but this one differentiates.
+    with torch._C._ForceDispatchKeyGuard(*_PLAIN):
+        sums = _GradientSums(weights, needed, operation.slots)
+        walk = _WayBack(Propagator(), state, list(gradients), sums)
+        walk.return_to(Link(operation.stepping, _STAY))
+        walk.undo_all(operation.autocast)
+        found = sums.finish()
+    if start:
+        _check_start(walk.state, start[0], operation.suspects, operation.stepping.integrator)
+    return [*map(_as_new, walk.gradients, gradients)] + [
+        torch.zeros_like(weight) if gradient is None else gradient
+        for weight, gradient, wanted in zip(weights, found, needed, strict=True)
+        if wanted
+    ]
+
+
+@_operate_backward.register_fake
+def _(
+    place: str,
+    results: list[Tensor],
+    gradients: list[Tensor],
+    weights: list[Tensor],
+    needed: list[bool],
+    autocast: torch.dtype | None,
+) -> list[Tensor]:
+    del place, results, autocast
+    trained = [weight for weight, wanted in zip(weights, needed, strict=True) if wanted]
+    return [torch.empty_like(part) for part in (*gradients, *trained)]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    place, state, weights, autocast = inputs
+    ctx.place, ctx.autocast, ctx.num_components = place, autocast, len(state)
+    ctx.num_results = len(output)
+    ctx.save_for_backward(*output, *weights)
+
+
+def _differentiate(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
+    saved = list(ctx.saved_tensors)
+    results, weights = saved[: ctx.num_results], saved[ctx.num_results :]
+    components = ctx.num_components
+    given = [
+        torch.zeros_like(part) if gradient is None else gradient
+        for part, gradient in zip(results[:components], gradients[:components], strict=True)
+    ]
+    needed = list(ctx.needs_input_grad[2])
+    found = _operate_backward(ctx.place, results, given, weights, needed, ctx.autocast)
+    of_weights = iter(found[components:])
+    of_state = found[:components]
+    return None, of_state, [next(of_weights) if wanted else None for wanted in needed], None
+
+
+_operate.register_autograd(_differentiate, setup_context=_keep)

@@ -1,6 +1,7 @@
 """A block: layers in time, an integrator, and what is kept for the gradient (Sec. 3)."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from pdecnn.pde.integrators import (
 )
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import BATCH_NORMS
+from pdecnn.pde.places import new_place
 from pdecnn.pde.randomness import refused_random_numbers, suspects_among
 
 
@@ -69,6 +71,7 @@ class Block(nn.Module):
         self._grid_bits = grid_bits
         self._exact_bits = None if exact_bits is None else Grid(exact_bits).bits
         self.backprop = backprop
+        self._place = new_place(self)
         _check_fit(tuple(self.layers), self.integrator)
 
     @property
@@ -168,6 +171,10 @@ class Block(nn.Module):
                     state = integrator.step_back(layers, state, self.step_size)
         return state
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._place = new_place(self)  # not that of the block this is a copy of
+
     def extra_repr(self) -> str:
         """The arguments that define the block, layers aside."""
         return (
@@ -181,7 +188,9 @@ class Block(nn.Module):
         if features is not None and isinstance(first, AbstractLayer):
             channels = self.integrator.block_channels(first.channels)
             check_features(features, channels, first.dimension, first.convolution.stencil)
-        return TimeStepping(self.integrator, self.steps, self.step_size, self._grid, self._backprop)
+        return TimeStepping(
+            self.integrator, self.steps, self.step_size, self._grid, self._backprop, self._place
+        )
 
 
 def _checked_layers(layers: Iterable[nn.Module]) -> list[nn.Module]:

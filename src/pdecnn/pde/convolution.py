@@ -19,6 +19,8 @@ _CONVOLVE_TRANSPOSED = {
 }
 SPATIAL_AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
 BOUNDARIES = ("zero", "reflect", "periodic")
+SUBJECTS = {1: "signal", 2: "image", 3: "volume"}
+"""What a sample of so many dimensions is called."""
 UNIT = 2.0**-53
 """u, the unit roundoff of float64."""
 

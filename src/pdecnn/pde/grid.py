@@ -23,6 +23,13 @@ _COARSEST_CHOICE, _FINEST_CHOICE, _LARGEST = 12, 20, 22
 _deferred: list[Tensor] | None = None
 
 
+def is_followed() -> bool:
+    """Whether torch.func transforms what is computed now, operator by operator."""
+    # The compiler has its own ways to do that, and cannot look into this question.
+    active = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    return bool(active)
+
+
 class _RoundStraightThrough(torch.autograd.Function):
     """Round to multiples of 1/scale; the gradient is that of the identity."""
 
@@ -52,7 +59,12 @@ class Grid:
 
     def round(self, values: Tensor) -> Tensor:
         """The nearest grid points, differentiated straight through."""
-        rounded: Tensor = _RoundStraightThrough.apply(values, float(2**self.bits))  # type: ignore[no-untyped-call]
+        scale = float(2**self.bits)
+        if torch.compiler.is_compiling() or is_followed():
+            # Neither takes functions of ours well. No difference or sum of these is rounded.
+            distance: Tensor = (values * scale).round() / scale - values
+            return values + distance.detach()
+        rounded: Tensor = _RoundStraightThrough.apply(values, scale)  # type: ignore[no-untyped-call]
         return rounded
 
     def limit(self, dtype: torch.dtype) -> float:
@@ -70,6 +82,9 @@ class Grid:
         Within `deferred_checks` a flag is left on the device instead.
         """
         limit = self.limit(dtype)
+        # Where every operator is followed nothing is reversed, and numbers cannot be looked at.
+        if torch.compiler.is_compiling() or is_followed():
+            return
         # Not even the limit itself: it is also what limit + 2^-bits, a tie, is rounded to.
         if _deferred is not None:
             _deferred.append(~(extent < limit))

@@ -13,13 +13,15 @@ from math import sqrt
 
 import torch
 from torch import Tensor, nn
-from torch._compile import _disable_dynamo
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from pdecnn.errors import ConfigError
 from pdecnn.pde.activations import IDENTITY, RELU, Activation
 from pdecnn.pde.convolution import Convolution, without_autocast
+from pdecnn.pde.grid import is_followed
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import ChannelBias
+from pdecnn.pde.places import at_place, new_place
 
 HOMOGENEOUS = (RELU, IDENTITY)
 """Activations with sigma(c y) = c sigma(y) for c > 0."""
@@ -36,7 +38,7 @@ _bounds_are_known = False
 def known_bounds(module: nn.Module) -> Iterator[None]:
     """Within it code that is compiled for evaluation does not look at the weights by itself.
 
-    It could be no single graph if it did. `FollowsWeights.refresh` makes the bounds follow.
+    It could be no CUDA graph if it did. `FollowsWeights.refresh` makes the bounds follow.
     """
     global _bounds_are_known
     for part in following(module) if not module.training else ():
@@ -73,6 +75,9 @@ class OperatorNorm(nn.Module):
         self.register_buffer("bound", torch.zeros(()), persistent=False)
         self._seen: tuple[Tensor, int] | None = None
         self._values: Tensor | None = None
+        self._filled: Tensor | None = None
+        self._number = 0.0
+        self._place = new_place(self)
         self.vector: Tensor
         self.bound: Tensor
 
@@ -81,10 +86,14 @@ class OperatorNorm(nn.Module):
         if self.training:
             with without_autocast(self.vector.device):
                 return _length(convolution(self.vector))
-        if not torch.compiler.is_compiling():
+        if is_followed():
+            with temporarily_clear_interpreter_stack():
+                self._look(_with_plain_stencil(convolution))
+        elif not torch.compiler.is_compiling():
             self._look(convolution)
         elif not (_bounds_are_known or torch.compiler.is_exporting()):
-            _look_uncompiled(self, convolution)
+            bound: Tensor = _bound(self._place, convolution.stencil.detach())
+            return bound
         elif self._values is None:
             raise RuntimeError(
                 "the bound of a stable step is not known yet: run the network once, in "
@@ -93,9 +102,13 @@ class OperatorNorm(nn.Module):
         return self.bound
 
     def _look(self, convolution: Convolution) -> None:
-        """Have the bound of the weights as they are, where they were written to."""
+        """Have the bound of the weights as they are, where they were written to.
+
+        In the very buffer that is there now: it is another where a step is computed again.
+        """
         stencil, seen = convolution.stencil, self._seen
-        if seen is None or seen[0] is not stencil or seen[1] != stencil._version:
+        known = seen is not None and seen[0] is stencil and seen[1] == stencil._version
+        if not known or self._filled is not self.bound:
             self.refresh(convolution)
 
     @torch.no_grad()
@@ -111,8 +124,10 @@ class OperatorNorm(nn.Module):
             # A number of float32 at most, so that float64 computes with the very same.
             eps = max(torch.finfo(kind).eps for kind in (self.bound.dtype, torch.float32))
             bound = convolution.norm_bound(self.size, any_size=self.any_size)
-            self.bound.copy_(torch.tensor(bound * (1 + 8 * eps) + _TINY))
-            self._values = values.clone()
+            self._number = float(torch.tensor(bound * (1 + 8 * eps) + _TINY))
+            self._values, self._filled = values.clone(), None
+        if self._filled is not self.bound:
+            self._filled = self.bound.fill_(self._number)
         self._seen = (stencil, stencil._version)
 
     def start(self, convolution: Convolution) -> None:
@@ -143,6 +158,10 @@ class OperatorNorm(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._place = new_place(self)
+
     def extra_repr(self) -> str:
         """The images for which the bound holds."""
         return f"size={self.size}"
@@ -155,10 +174,43 @@ class OperatorNorm(nn.Module):
         return copy
 
 
-# The compiler would look but once, and keep what it saw.
-@_disable_dynamo
-def _look_uncompiled(norm: OperatorNorm, convolution: Convolution) -> None:
-    norm._look(convolution)
+def _with_plain_stencil(convolution: Convolution) -> Convolution:
+    """The convolution itself or, where torch.func wraps its weights, one of what they are."""
+    functorch = torch._C._functorch
+    stencil: Tensor = convolution.stencil
+    if not functorch.is_functorch_wrapped_tensor(stencil):
+        return convolution
+    while functorch.is_functorch_wrapped_tensor(stencil):
+        if functorch.is_batchedtensor(stencil):
+            raise ConfigError(
+                "vmap over the weights of a stable network in evaluation mode is not available: "
+                "each of them needs a bound of its own; call the networks one after the other"
+            )
+        stencil = functorch.get_unwrapped(stencil)
+    return _convolution_of(stencil)
+
+
+def _convolution_of(stencil: Tensor) -> Convolution:
+    out_channels, in_channels, *sizes = stencil.shape
+    convolution = Convolution(
+        in_channels, out_channels, stencil_size=sizes, dimension=len(sizes), device="meta"
+    )
+    convolution.stencil = nn.Parameter(stencil.detach(), requires_grad=False)
+    return convolution
+
+
+# An operator, since the compiler would look at the weights but once and keep what it saw.
+@torch.library.custom_op("pdecnn::norm_bound", mutates_args=())
+def _bound(place: str, stencil: Tensor) -> Tensor:
+    norm: OperatorNorm = at_place(place)
+    norm.refresh(_convolution_of(stencil))
+    return norm.bound.clone()
+
+
+@_bound.register_fake
+def _(place: str, stencil: Tensor) -> Tensor:
+    del place
+    return stencil.new_empty(())
 
 
 class FollowsWeights(nn.Module, ABC):

@@ -59,7 +59,8 @@ def print_certificate(found: CertificateReport, files: Sequence[Path]) -> None:
     console, certificate = make_console(), found.certificate
     console.print(
         f"{found.run}: {found.recipe}, {found.weights} weights, "
-        f"{certificate.clean_accuracy:.2%} of {certificate.num_images:,} test images right",
+        f"{certificate.clean_accuracy:.2%} of {certificate.num_images:,} test "
+        f"{found.subject}s right",
         soft_wrap=True,
     )
     largest = largest_factor_words(certificate.factors)
@@ -111,7 +112,7 @@ def draw_certificate(values: dict[str, Any] | None) -> Markup:
         return tag("p", "Nothing is recorded: ", tag("code", "pdecnn certify RUN"), class_="note")
     lipschitz = values["lipschitz"]
     said = (
-        f"On {values['num_images']:,} test images; the Lipschitz constant of the network is "
+        f"On {values['num_images']:,} of the test set; the Lipschitz constant of the network is "
         f"{'beyond all numbers' if lipschitz is None else format(lipschitz, '.6g')}."
     )
     header = ("radius", "certified", "attacked")

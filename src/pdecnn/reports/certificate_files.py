@@ -22,7 +22,7 @@ def write_certificate(found: CertificateReport, folder: Path) -> list[Path]:
     with system_errors_as(ConfigError, f"{folder}: cannot be written"), journal_style():
         folder.mkdir(parents=True, exist_ok=True)
         drawn = draw_charts([certificate_chart(values)])
-        drawn.suptitle(f"{found.recipe}, {found.certificate.num_images:,} test images")
+        drawn.suptitle(f"{found.recipe}, {found.certificate.num_images:,} test {found.subject}s")
         return write_all(folder, contents | render("certificate", drawn))
 
 

@@ -20,6 +20,19 @@ ATTACKS = {
 """Their names in tables and figures, in the order they are run."""
 
 
+MOST_CHANNELS = 4
+"""Of a signal, that are drawn."""
+
+
+def channels_words(shape: Sequence[int]) -> str:
+    """How many of the channels of a sample (channels, *spatial) are seen; '' where all are."""
+    channels, *spatial = shape
+    if len(spatial) == 1:
+        shown = f"the first {MOST_CHANNELS} of {channels} channels"
+        return shown if channels > MOST_CHANNELS else ""
+    return "" if channels in (1, 3) else f"the mean of {channels} channels"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
     """A curve; None among its values, or what is no finite number, is a gap."""

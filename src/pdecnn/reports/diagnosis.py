@@ -67,7 +67,7 @@ def print_diagnosis(
     console = console or make_console()
     console.print(
         f"{found.run}: {found.recipe}, {found.weights} weights ({found.num_weights:,}), measured "
-        f"on {found.num_images} test images",
+        f"on {found.num_images} test {found.subject}s",
         soft_wrap=True,
     )
     console.print(lipschitz_words(found))
@@ -87,6 +87,8 @@ def print_diagnosis(
 def _print_verdict(console: Console, index: int, block: BlockDiagnosis, *, full: bool) -> None:
     verdict = block.stability.verdict
     console.print(f"Block {index} is {verdict.name}: {verdict.reason}.")
+    if verdict.remedy is not None:
+        console.print(f"What to do: {verdict.remedy}.")
     if not full:
         return
     console.print(f"Asked: {verdict.theorem}.", style="dim")
@@ -153,16 +155,16 @@ def diagnosis_sections(blocks: Sequence[BlockDiagnosis]) -> tuple[tuple[str, Tab
 
 _STABILITY_NOTE = (
     "dt: the actual step. guaranteed: up to here no step expands any distance; local: up to here "
-    "nothing grows at the first image (0: something grows at every step). factor: the largest that "
-    "a step multiplies a perturbation by. |K|: the largest norm of a convolution. Re, Im: of the "
-    "system's eigenvalues, the largest found. sym: the largest eigenvalue of a layer's symmetric "
-    "part (> 0: not monotone)."
+    "nothing grows at the first sample (0: something grows at every step). factor: the largest "
+    "that a step multiplies a perturbation by. |K|: the largest norm of a convolution. Re, Im: of "
+    "the system's eigenvalues, the largest found. sym: the largest eigenvalue of a layer's "
+    "symmetric part (> 0: not monotone)."
 )
 _GROWTH_NOTE = (
-    "The largest over all depths and images; worst: by power iteration, from below. relative: of "
+    "The largest over all depths and samples; worst: by power iteration, from below. relative: of "
     "the distance as a share of the features' own norm, which may grow where the distance shrinks."
 )
-_ENERGY_NOTE = "Means over the images; change: the largest of any image at any time."
+_ENERGY_NOTE = "Means over the samples; change: the largest of any one at any time."
 _REVERSAL_NOTE = "Relative errors against what is stored. What matters is the gradient."
 _COARSE_NOTE = (
     "bfloat16 may come back nearer than float32, even without any error: its layers read and add "

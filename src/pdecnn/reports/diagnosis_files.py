@@ -30,7 +30,7 @@ from pdecnn.diagnostics.json_values import derivative_name, kind_name
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_all
 from pdecnn.pde.stencil import pde_terms, stencil_from_pde_coefficients
-from pdecnn.reports.charts import ATTACKS
+from pdecnn.reports.charts import ATTACKS, channels_words
 from pdecnn.reports.diagnosis import (
     bounds_chart,
     energy_chart,
@@ -452,8 +452,8 @@ _LOOKS = {
     "worst": (ORANGE, "x"),
 }
 _AXES = {
-    "noise": "noise (pixel values)",
-    "blur": "blur (pixels)",
+    "noise": "noise (deviation)",
+    "blur": "blur (grid points)",
     "contrast": "contrast lost",
 }
 
@@ -484,7 +484,7 @@ def draw_robustness(found: AttackReport) -> Figure:
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
         axes.set_axisbelow(True)
-    figure.suptitle(f"{found.recipe}, {found.num_images:,} test images")
+    figure.suptitle(f"{found.recipe}, {found.num_images:,} test {found.subject}s")
     return figure
 
 
@@ -501,12 +501,16 @@ def draw_attacked(found: AttackReport) -> Figure:
         for axes, image, label, truth in zip(
             panels, images, classes.tolist(), labels.tolist(), strict=True
         ):
-            show_image(axes, (255 * image).round().byte().numpy())
+            is_image = found.subject == "image"
+            shown = (255 * image).round().byte() if is_image else image
+            show_image(axes, shown.numpy())
             wrong = label != truth
             text = short_name(found.class_names[label], 10) + (" ✗" if wrong else "")
             axes.set_xlabel(text, color=ORANGE if wrong else "black", fontsize=SMALL, labelpad=2)
+    seen = channels_words(clean.shape[1:])
     figure.suptitle(
-        f"{found.recipe}, epsilon ({examples[0].norm}): below each image the class that is found"
+        f"{found.recipe}, epsilon ({examples[0].norm}): below each {found.subject} the class that "
+        f"is found{seen and f'; {seen}'}"
     )
     return figure
 

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from pdecnn.reports.charts import MOST_CHANNELS, channels_words
+
 _VOID = ("img", "input", "meta", "col", "br")
 
 
@@ -108,12 +110,13 @@ def definitions(entries: Iterable[tuple[object, object]]) -> Markup:
 
 _LARGEST_SIDE = 128
 _MOST_SAMPLES = 400
-_MOST_CHANNELS = 4
 _AXES = "zyx"
 
 
 def draw_sample(sample: NDArray[np.generic], label: str) -> Markup:
     """A sample (channels, *spatial): a signal as curves, a volume by a middle slice an axis."""
+    if words := channels_words(sample.shape):
+        label += f", {words}"
     if sample.ndim == 2:
         return _draw_signal(sample, label)
     if sample.ndim == 3:
@@ -148,10 +151,8 @@ def _picture(image: NDArray[np.generic], label: str, class_: str | None) -> Mark
 
 def _draw_signal(signal: NDArray[np.generic], label: str) -> Markup:
     """A curve for each of the first channels over a common height."""
-    shown = np.nan_to_num(signal[:_MOST_CHANNELS].astype(np.float64), posinf=0.0, neginf=0.0)
+    shown = np.nan_to_num(signal[:MOST_CHANNELS].astype(np.float64), posinf=0.0, neginf=0.0)
     low, reach = float(shown.min()), max(float(np.ptp(shown)), 1e-12)
-    if len(shown) < len(signal):
-        label += f", the first {len(shown)} of {len(signal)} channels"
     curves = []
     for k, channel in enumerate(map(_thinned, shown)):
         across = 96 * np.arange(len(channel)) / max(len(channel) - 1, 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_atomically
+from pdecnn.reports.attack import draw_attacks
 from pdecnn.reports.certificate import draw_certificate
 from pdecnn.reports.html import Markup, tag
 from pdecnn.reports.page_blocks import draw_diagnosis, draw_pde
@@ -135,6 +136,10 @@ def _parts(runs: Sequence[PageRun]) -> list[tuple[str, str, Callable[[], Markup]
     def beside(draw: Callable[[PageRun], Markup]) -> Callable[[], Markup]:
         return lambda: _beside(runs, draw)
 
+    attacked = any(run.attacks for run in runs)
+    attacks = ("attacks", "Attacks", beside(lambda run: draw_attacks(run.attacks, run.subject)))
+    (subject, *others) = dict.fromkeys(run.subject for run in runs)
+    samples = "samples" if others else f"{subject}s"
     certified = any(run.certificate is not None for run in runs)
     certificate = (
         "certificate",
@@ -146,7 +151,8 @@ def _parts(runs: Sequence[PageRun]) -> list[tuple[str, str, Callable[[], Markup]
         ("convergence", "Convergence", lambda: draw_convergence(runs)),
         ("confusion", "Confusion matrix", beside(draw_confusion)),
         ("predictions", "Predictions", beside(draw_predictions)),
-        ("wrong", "Misclassified images", beside(draw_wrong)),
+        ("wrong", f"Misclassified {samples}", beside(draw_wrong)),
+        *([attacks] if attacked else ()),
         *([certificate] if certified else ()),
         ("diagnostics", "Diagnostics", beside(draw_diagnosis)),
         ("pde", "Learned PDE", beside(draw_pde)),

@@ -41,8 +41,8 @@ def draw_diagnosis(run: PageRun) -> Markup:
         return tag("p", run.diagnosis_missing, class_="note")
     blocks = run.diagnosis.blocks
     said = [
-        f"Measured on {run.diagnosis.num_images} test images in float64, {run.weights} weights, "
-        f"as ",
+        f"Measured on {run.diagnosis.num_images} test {run.subject}s in float64, {run.weights} "
+        f"weights, as ",
         tag("code", "pdecnn diagnose"),
         " does.",
     ]
@@ -88,6 +88,7 @@ def _block(index: int, found: BlockDiagnosis) -> Markup:
         tag("h4", f"Block {index} ", badge),
         tag("p", f"{found.channels} channels of {size}, {found.block.num_steps} steps."),
         tag("p", f"{verdict.theorem[0].upper()}{verdict.theorem[1:]}: {verdict.reason}."),
+        None if verdict.remedy is None else tag("p", f"What to do: {verdict.remedy}."),
         details("Assumptions of the theorem", tag("ul", assumptions, class_="assumptions")),
         tag("p", reversal_words(found)),
         [tag("p", note, class_="note") for note in missing_notes(index, found)],

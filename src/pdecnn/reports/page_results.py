@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pdecnn.reports.charts import Chart, convergence_charts, distinct, rates_in_words
+from pdecnn.reports.charts import (
+    Chart,
+    channels_words,
+    convergence_charts,
+    distinct,
+    rates_in_words,
+)
 from pdecnn.reports.html import Markup, details, draw_sample, join, scrolling, table, tag
 from pdecnn.reports.page_runs import PageRun
 from pdecnn.reports.svg import draw_chart, legend
@@ -122,8 +128,9 @@ def draw_confusion(run: PageRun) -> Markup:
     correct, total = int(np.trace(counts)), int(counts.sum())
     said = tag(
         "p",
-        f"{correct:,} of {total:,} test images are right: {test['accuracy']:.2%}. Rows are true "
-        f"classes, columns predicted ones; the stronger the colour, the larger the share of a row.",
+        f"{correct:,} of {total:,} test {run.subject}s are right: {test['accuracy']:.2%}. Rows are "
+        f"true classes, columns predicted ones; the stronger the colour, the larger the share of a "
+        f"row.",
     )
     if len(names) <= _MOST_NUMBERED_CLASSES:
         return tag("div", said, _matrix(counts, names, test["per_class"]))
@@ -232,7 +239,7 @@ def _commonest(counts: NDArray[np.int64], names: list[str]) -> Markup:
             rows.append((*pair, int(errors[row, column]), f"{errors[row, column] / total:.1%}"))
     if not rows:
         return tag("p", "No errors.")
-    header = ("true class", "taken for", "images", "of the class")
+    header = ("true class", "taken for", "number", "of the class")
     return tag(
         "div",
         tag("h4", "Commonest errors"),
@@ -246,7 +253,7 @@ def _per_class(counts: NDArray[np.int64], names: list[str], per_class: dict[str,
         range(len(names)), key=lambda k: (per_class[names[k]] is None, per_class[names[k]] or 0.0)
     )
     rows = [(_numbered(names, k), int(counts[k].sum()), _share(per_class[names[k]])) for k in order]
-    header = ("class", "images", "right")
+    header = ("class", "number", "right")
     caption = "Accuracy of every class, the worst first"
     listed = table(header, rows, caption=caption, class_="listed")
     return details(f"All {len(names)} classes, the worst first", listed)
@@ -258,7 +265,7 @@ def _numbered(names: list[str], k: int) -> Markup:
 
 
 def _share(value: float | None) -> str:
-    return "no images" if value is None else f"{value:.1%}"
+    return "none there" if value is None else f"{value:.1%}"
 
 
 _NUM_BARS = 4
@@ -270,9 +277,9 @@ def draw_predictions(run: PageRun) -> Markup:
         return tag("p", _without_weights(run), class_="note")
     found, total = run.examination.shown, run.examination.evaluation.num_images
     if not found.places:
-        return tag("p", "No images are shown.", class_="note")
-    said = f"{len(found.places)} of {total:,} test images, drawn at random."
-    return tag("div", tag("p", said), _cards(found, run.class_names))
+        return tag("p", f"No {run.subject}s are shown.", class_="note")
+    said = f"{len(found.places)} of {total:,} test {run.subject}s, drawn at random."
+    return tag("div", tag("p", said), _cards(found, run.class_names, run.subject))
 
 
 def draw_wrong(run: PageRun) -> Markup:
@@ -281,29 +288,35 @@ def draw_wrong(run: PageRun) -> Markup:
         return tag("p", _without_weights(run), class_="note")
     found, number = run.examination.wrong, run.examination.num_wrong
     if not number:
-        return tag("p", "Every test image is right.")
+        return tag("p", f"Every test {run.subject} is right.")
     if not found.places:
-        return tag("p", f"{number:,} images are misclassified; none are shown.", class_="note")
+        said = f"{number:,} {run.subject}s are misclassified; none are shown."
+        return tag("p", said, class_="note")
     shown = "All" if len(found.places) == number else f"{len(found.places)} of"
-    said = f"{shown} {number:,} misclassified images, those first that the network is surest of."
-    return tag("div", tag("p", said), _cards(found, run.class_names))
+    said = (
+        f"{shown} {number:,} misclassified {run.subject}s, those first that the network is surest "
+        f"of."
+    )
+    return tag("div", tag("p", said), _cards(found, run.class_names, run.subject))
 
 
 def _without_weights(run: PageRun) -> str | Markup:
     if run.notice is not None:
-        return "The weights are no numbers, so that no image can be tried."
+        return f"The weights are no numbers, so that no {run.subject} can be tried."
     if run.test is None:
         return no_test(run)
-    return f"The run holds no {run.weights} weights any more, so that no image can be tried."
+    return (
+        f"The run holds no {run.weights} weights any more, so that no {run.subject} can be tried."
+    )
 
 
-def _cards(sample: Sample, names: list[str]) -> Markup:
-    cards = []
+def _cards(sample: Sample, names: list[str], subject: str) -> Markup:
+    cards, seen = [], channels_words(sample.images.shape[1:])
     for k, place in enumerate(sample.places):
         label, probabilities = int(sample.labels[k]), sample.probabilities[k].tolist()
         predicted = int(sample.probabilities[k].argmax())
         right = predicted == label
-        said = f"test image {place}: {names[label]}"
+        said = f"test {subject} {place}: {names[label]}"
         mark = tag("span", "✓" if right else "✗", class_="good" if right else "bad")
         verdict = [mark, tag("span", " right," if right else " wrong,", class_="unseen"), " true: "]
         cards.append(
@@ -314,7 +327,7 @@ def _cards(sample: Sample, names: list[str]) -> Markup:
                     "div",
                     tag("p", verdict, tag("b", names[label], title=names[label]), class_="truth"),
                     _bars(probabilities, label, predicted, names),
-                    tag("p", f"no. {place}", class_="place"),
+                    tag("p", ", ".join(filter(None, (f"no. {place}", seen))), class_="place"),
                     class_="said",
                 ),
             )

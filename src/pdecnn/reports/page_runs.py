@@ -10,6 +10,8 @@ from typing import Any
 from pdecnn.data.registry import OWN, needs_folder
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.learning.metrics import best_epoch
+from pdecnn.pde.convolution import SUBJECTS
+from pdecnn.reports.attack import RecordedAttack, read_attacks
 from pdecnn.reports.certificate import read_certificate
 from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
 from pdecnn.runs.config import DataConfig, RunConfig
@@ -51,6 +53,13 @@ class PageRun:
     """Why there is no diagnosis."""
     certificate: dict[str, Any] | None
     """What `pdecnn certify` recorded for these weights."""
+    attacks: list[RecordedAttack]
+    """What `pdecnn attack` recorded for them."""
+
+    @property
+    def subject(self) -> str:
+        """What its samples are: 'signal', 'image' or 'volume'."""
+        return SUBJECTS[self.config.network.dimension]
 
     @property
     def test(self) -> dict[str, Any] | None:
@@ -125,7 +134,7 @@ def read_page_runs(
         if (run.folder / weights).is_dir():
             where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
             _check_data(run, places[place])
-            say(f"{name}: test images")
+            say(f"{name}: test {SUBJECTS[run.config.network.dimension]}s")
             measured |= _examined(run, num_images, where)
             measured |= (
                 _diagnosed(run, partial(_say_of, say, name), where) if diagnosis else _LEFT_OUT
@@ -143,6 +152,7 @@ def read_page_runs(
                 num_ranks=run.num_ranks,
                 weights=weights,
                 certificate=read_certificate(run.folder, weights),
+                attacks=read_attacks(run.folder, weights, pairs=num_images > 0),
                 **measured,
             )
         )

@@ -59,7 +59,8 @@ def _hero(run: PageRun) -> Markup | None:
     if test is None:
         return None
     correct = sum(row[k] for k, row in enumerate(test["confusion"]))
-    said = f"test accuracy: {correct:,} of {test['num_images']:,} images, {run.weights} weights"
+    tested = f"{correct:,} of {test['num_images']:,} {run.subject}s"
+    said = f"test accuracy: {tested}, {run.weights} weights"
     return tag("p", tag("strong", f"{test['accuracy']:.2%}"), " ", tag("span", said), class_="hero")
 
 
@@ -158,14 +159,14 @@ def _limits(runs: Sequence[PageRun]) -> list[str]:
         places = ", ".join(sorted(map(str, folders)))
         said.append(
             f"The runs were trained on data in different places ({places}): their test labels "
-            f"are the same, but their images may not be."
+            f"are the same, but their {runs[0].subject}s may not be."
         )
     fractions = {(run.config.seed, run.config.data.validation_fraction) for run in runs}
     splits = {(seed, fraction) for seed, fraction in fractions if fraction}
     if len(splits) > 1 and not different:
         said.append(
-            "The runs hold out different validation images (by their seeds or fractions): "
-            "validation accuracies differ for that alone."
+            f"The runs hold out different validation {runs[0].subject}s (by their seeds or "
+            f"fractions): validation accuracies differ for that alone."
         )
     unfinished = [run.name for run in runs if not run.is_finished]
     if unfinished:
@@ -219,7 +220,7 @@ def _data(run: PageRun) -> str:
     data, classes = run.config.data, run.config.network.num_classes
     words = [f"{data.name}, {classes} classes"]
     if data.fraction < 1:
-        words.append(f"{data.fraction:.0%} of the training images")
+        words.append(f"{data.fraction:.0%} of the training {run.subject}s")
     return ", ".join(words)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pdecnn.errors import CheckpointError, system_errors_as
 from pdecnn.files import write_all
 from pdecnn.learning.metrics import best_epoch
-from pdecnn.reports.charts import convergence_charts, rates_in_words
+from pdecnn.reports.charts import channels_words, convergence_charts, rates_in_words
 from pdecnn.reports.field_figures import draw_field_figures
 from pdecnn.reports.recorded import read_metrics, read_predictions, read_summary
 from pdecnn.reports.style import (
@@ -138,7 +138,7 @@ def draw_confusion(test: dict[str, Any], class_names: list[str]) -> Figure:
         _write_counts(axes, counts, image.to_rgba(_shares(counts)))
     add_colour_bar(figure, image, axes)
     correct, total = int(np.trace(counts)), int(counts.sum())
-    axes.set_title(f"Test accuracy {test['accuracy']:.2%}: {correct:,} of {total:,} images")
+    axes.set_title(f"Test accuracy {test['accuracy']:.2%}: {correct:,} of {total:,}")
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")
     return figure
@@ -264,6 +264,7 @@ def draw_predictions(predictions: dict[str, NDArray[Any]], class_names: list[str
         mark = "✓" if probabilities.argmax() == label else "✗"
         picture.set_title(f"true: {names[label]} {mark}", loc="left").set_in_layout(False)
         show_image(picture, image)
+        picture.set_xlabel(channels_words(image.shape), fontsize=SMALL, loc="left")
         draw_bars(bars, probabilities, int(label), names)
     figure.legend(handles=legend_patches(), loc="outside lower center", ncols=3)
     return figure

@@ -28,10 +28,12 @@ from pdecnn.learning.tasks import AbstractTask
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.registry import list_models
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.facts import declared
 from pdecnn.pde.integrators import resolve_integrator
 from pdecnn.pde.layers import resolve_layer
 from pdecnn.reports.charts import ATTACKS
+from pdecnn.runs.config import RunConfig
 from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.recipes import list_recipes, recipe
 from pdecnn.runs.runs import Run
@@ -79,15 +81,17 @@ class ConsoleListener(Listener):
         self.begin_time = monotonic()
         self.begin_step = 0
         self.num_skipped = 0
+        self.samples = "samples"
 
     def begin(self, folder: Path, trainer: Trainer) -> None:
         """Say what is trained on what, and start the bar on a terminal."""
         self.trainer = trainer
         device = trainer.sums.device
+        self.samples = f"{SUBJECTS[trainer.network.config.dimension]}s"
         held_out = "no" if trainer.validation is None else f"{len(trainer.validation):,}"
         self.console.print(
             f"{folder}: {trainer.network.num_weights:,} weights, {len(trainer.train):,} training "
-            f"and {held_out} validation images, {trainer.config.epochs} epochs "
+            f"and {held_out} validation {self.samples}, {trainer.config.epochs} epochs "
             f"on {device}{_ranks(trainer)}, seed {trainer.seed}"
         )
         self.begin_time, self.begin_step = monotonic(), trainer.progress.step
@@ -98,7 +102,8 @@ class ConsoleListener(Listener):
                 BarColumn(bar_width=min(max(room, 1), _LARGEST_BAR)),
                 TextColumn(
                     f"loss {{task.fields[loss]}}  {trainer.task.score} {{task.fields[accuracy]}} "
-                    "(val. {task.fields[validation]})  {task.fields[speed]} images/s"
+                    "(val. {task.fields[validation]})  {task.fields[speed]} "
+                    f"{self.samples}/s"
                 ),
                 TimeRemainingColumn(),
                 console=self.console,
@@ -153,7 +158,7 @@ class ConsoleListener(Listener):
             f"epoch {self._counted(report.epoch)}  loss {report.data_loss:.4f}  {task.score} "
             f"{task.format(report.accuracy)}  "
             + ("" if accuracy is None else f"validation {task.format(accuracy)}  ")
-            + f"{timing['images_per_second']:,.0f} images/s  {remaining:,.0f} s left"
+            + f"{timing['images_per_second']:,.0f} {self.samples}/s  {remaining:,.0f} s left"
             + (f"  {skipped} steps skipped" if skipped else "")
         )
 
@@ -185,7 +190,8 @@ class ConsoleListener(Listener):
         best = summary[f"best_validation_{task.score}"]
         self.console.print(
             f"test {task.score} {task.format(test[task.score], 2)} (loss {loss}, "
-            f"{test['num_images']:,} images) with the weights of epoch {summary['best_epoch']}, "
+            f"{test['num_images']:,} {samples_of(run.config)}) with the weights of epoch "
+            f"{summary['best_epoch']}, "
             + (
                 "the last: no validation, no selection"
                 if best is None
@@ -220,6 +226,11 @@ def _history(epochs: Sequence[dict[str, Any]], console: Console, task: AbstractT
     name = kind.replace("_", " ")
     first, last = task.format(values[0]), task.format(values[-1])
     return f"{name} {first} {bars} {last}, {len(values)} epochs"
+
+
+def samples_of(config: RunConfig) -> str:
+    """What a run is about: signals, images or volumes."""
+    return f"{SUBJECTS[config.network.dimension]}s"
 
 
 def _ranks(trainer: Trainer) -> str:
@@ -293,11 +304,15 @@ def _value_text(value: Any) -> str:
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
+_REMARKABLE_LOSS = 0.05
+
+
 def print_level(run: Run, figures: dict[str, Any] | None) -> None:
     """Where a coarsened or refined run is and, if measured, how it compares."""
     network, pooling = run.config.network, run.config.data.pooling
     console = make_console()
-    averaged = f", images averaged by {pooling}" if pooling > 1 else ""
+    samples = samples_of(run.config)
+    averaged = f", {samples} averaged by {pooling}" if pooling > 1 else ""
     console.print(
         f"{run.folder}: {network.num_steps} steps of {network.step_size} a block, mesh size "
         f"{network.mesh_size:g}{averaged}; train on with `pdecnn train --output {run.folder} "
@@ -305,8 +320,9 @@ def print_level(run: Run, figures: dict[str, Any] | None) -> None:
         soft_wrap=True,
     )
     if figures is None:
+        console.print("How accurate it is was not measured: --evaluate does.")
         return
-    table = number_table("", "test accuracy", "loss", "images/s", "weights")
+    table = number_table("", "test accuracy", "loss", f"{samples}/s", "weights")
     for name, row in (("original", figures["original"]), ("new", figures)):
         table.add_row(
             name,
@@ -316,6 +332,13 @@ def print_level(run: Run, figures: dict[str, Any] | None) -> None:
             f"{row['num_weights']:,}",
         )
     console.print(table)
+    lost = figures["original"]["accuracy"] - figures["accuracy"]
+    if lost > _REMARKABLE_LOSS:
+        console.print(
+            f"It lost {100 * lost:.1f} points: the features of the original are not smooth enough "
+            f"for this level. Train it on as said above before it is used.",
+            soft_wrap=True,
+        )
 
 
 def print_export(exported: dict[str, Any]) -> None:
@@ -330,10 +353,12 @@ def print_export(exported: dict[str, Any]) -> None:
         f"  takes   {exported['pixels']} pixels ({batch}, {channels}, {', '.join(axes)}); "
         f"{' and '.join(axes)} at least {exported['smallest_size']}{multiples}{resized}"
     )
-    print(f"  gives   scores ({batch}, {len(exported['class_names'])})")
+    names = exported["class_names"]
+    gives = f"scores ({batch}, {len(names)})" if names else "features"
+    print(f"  gives   {gives}")
     print(
         f"  differs by at most {exported['largest_relative_difference']:.1e} of the largest score "
-        f"on {len(exported['compared_shapes'])} batches of random images"
+        f"on {len(exported['compared_shapes'])} batches of random {SUBJECTS[len(axes)]}s"
     )
 
 
@@ -387,7 +412,7 @@ def download_bar(name: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-_NORMS = {"linf": "each pixel by at most epsilon", "l2": "the image by at most epsilon (L2)"}
+_NORMS = {"linf": "each number by at most epsilon", "l2": "all numbers by at most epsilon (L2)"}
 
 
 def print_attack(
@@ -397,7 +422,7 @@ def print_attack(
     console = console or make_console()
     console.print(
         f"{found.run}: {found.recipe}, {found.weights} weights, {found.clean_accuracy:.2%} of "
-        f"{found.num_images:,} test images right",
+        f"{found.num_images:,} test {found.subject}s right",
         soft_wrap=True,
     )
     norm = found.results[0].norm
@@ -406,18 +431,18 @@ def print_attack(
     if found.notice is not None:
         console.print(found.notice)
     console.print(
-        f"Pixels are in [0, 1]. PGD and APGD: {found.restarts} x {found.num_steps} steps, seed "
-        f"{found.seed}. An image counts if the clean one and every image an attack tries are "
-        f"right; for 'worst', every one of all attacks.",
+        f"{found.units} PGD and APGD: {found.restarts} x {found.num_steps} steps, seed "
+        f"{found.seed}. One counts if it is right as it is, and so is everything that an attack "
+        f"tries; for 'worst', that all attacks try.",
         style="dim",
     )
-    console.print("\nOn images made worse", style="bold")
+    console.print(f"\nOn {found.subject}s made worse", style="bold")
     table = number_table("corruption", "amount", "accuracy")
     for result in found.corruptions:
         table.add_row(result.corruption, f"{result.amount:g}", f"{result.accuracy:.2%}")
     console.print(table)
     console.print(
-        "noise: deviation in pixel values; blur: deviation in pixels; contrast: what is left.",
+        "noise: deviation in the numbers; blur: deviation in grid points; contrast: what is left.",
         style="dim",
     )
     print_files(console, files)

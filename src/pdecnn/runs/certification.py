@@ -11,14 +11,15 @@ from torch import Tensor
 
 from pdecnn.checks import check_count, check_number
 from pdecnn.data.augmentation import cpu_generator
-from pdecnn.diagnostics.attacks import DLR_CLASSES, PIXELS, Bounds, apgd
+from pdecnn.diagnostics.attacks import DLR_CLASSES, apgd
 from pdecnn.diagnostics.certificate import Certificate, certify
-from pdecnn.diagnostics.robustness import scores_of_pixels
+from pdecnn.diagnostics.robustness import bounds_of, scores_of_pixels
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.learning.metrics import class_scores
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.registry import list_models, published_name
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.diagnosis import float64_device
 from pdecnn.runs.environment import cpu_threads
 from pdecnn.runs.evaluation import open_run, read_run
@@ -53,6 +54,8 @@ class CertificateReport:
     places: tuple[int, ...]
     """Of the images in the test set."""
     results: tuple[CertifiedResult, ...]
+    subject: str = "image"
+    """What the samples are: 'signal', 'image' or 'volume'."""
 
     @property
     def largest_radius(self) -> float:
@@ -73,8 +76,8 @@ class CertificateReport:
             places = [str(self.places[k]) for k in found.disagreeing.tolist()]
             shown = ", ".join(places[:8]) + (", ..." if len(places) > 8 else "")
             said.append(
-                f"{len(places)} images have another class in the precision used to predict than "
-                f"in float64, and no radius: {shown}"
+                f"{len(places)} {self.subject}s have another class in the precision used to "
+                f"predict than in float64, and no radius: {shown}"
             )
         return said
 
@@ -145,7 +148,7 @@ def certify_run(
     with cpu_threads(training.num_threads):
         network.to(where).eval()
         how: dict[str, Any] = {"batch_size": training.evaluation_batch_size}
-        say(f"classes of {len(places)} images")
+        say(f"classes of {len(places)} {SUBJECTS[network.config.dimension]}s")
         scores = class_scores(network, images, **how, precision=training.precision)
         say("bounds, and scores in float64")
         found = certify(network, images, labels, predicted=scores.argmax(1))
@@ -167,6 +170,7 @@ def certify_run(
             )
             for radius, accuracy in zip(radii, attacked, strict=True)
         ),
+        subject=SUBJECTS[network.config.dimension],
     )
 
 
@@ -196,14 +200,13 @@ def _attacked(
     """
     # Perturbed is what is certified: the image after resizing, which no second one changes.
     pixels = Preprocessing(standardize="none", size=network.preprocessing.size).apply(images)
-    inside = bool(((pixels >= 0) & (pixels <= 1)).all())
-    bounds: Bounds = PIXELS if inside else None
+    bounds, subject = bounds_of(pixels), SUBJECTS[network.config.dimension]
     losses = ("ce", "dlr")[: 2 if network.num_classes >= DLR_CLASSES else 1]
     device = network.weight.device
     resisting, found = torch.ones(len(pixels), dtype=torch.bool), []
     with scores_of_pixels(network) as scores:
         for radius in radii:
-            say(f"APGD at radius {radius:.4g} on {int(resisting.sum())} images")
+            say(f"APGD at radius {radius:.4g} on {int(resisting.sum())} {subject}s")
             for loss in losses:
                 left = resisting.nonzero()[:, 0]
                 for chosen in torch.split(left, batch_size) if len(left) else ():

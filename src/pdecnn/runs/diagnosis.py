@@ -27,6 +27,7 @@ from pdecnn.diagnostics.robustness import (
 from pdecnn.errors import ConfigError, DivergedError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.environment import cpu_threads, resolve_device
 from pdecnn.runs.evaluation import open_run, read_run
 from pdecnn.runs.runs import Run
@@ -56,6 +57,8 @@ class Diagnosis:
     """The Lipschitz constants of the parts of the network."""
     lipschitz_missing: str | None = None
     """Why they are not known."""
+    subject: str = "image"
+    """What the samples are: 'signal', 'image' or 'volume'."""
 
     @property
     def lipschitz(self) -> float | None:
@@ -101,6 +104,15 @@ class AttackReport:
     """Which attack was left out, and why."""
     examples: tuple[AttackedImages, ...] = field(default=(), compare=False, repr=False)
     class_names: tuple[str, ...] = ()
+    subject: str = "image"
+    """What the samples are: 'signal', 'image' or 'volume'."""
+
+    @property
+    def units(self) -> str:
+        """Those of epsilon and noise."""
+        if self.subject == "image":
+            return "Pixels are in [0, 1] and stay there."
+        return "Numbers are in the data's own units, without bounds."
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; `docs/diagnostics.md` says what every key means."""
@@ -150,6 +162,7 @@ def diagnose(
         blocks=tuple(blocks),
         factors=factors,
         lipschitz_missing=missing,
+        subject=SUBJECTS[network.config.dimension],
         notice=None if found is None else f"{run.weights(weights)}: {found}",
     )
 
@@ -189,7 +202,7 @@ def attack(
             chosen = _sample(test, check_count("num_images", num_images))
         batch_size = config.training.evaluation_batch_size
         images = chosen.images[:]
-        say(f"{', '.join(methods)} on {len(chosen)} images")
+        say(f"{', '.join(methods)} on {len(chosen)} {SUBJECTS[network.config.dimension]}s")
         found = measure_robustness(
             network,
             images,
@@ -218,6 +231,7 @@ def attack(
         notice=found.notice,
         examples=found.examples,
         class_names=chosen.class_names,
+        subject=SUBJECTS[network.config.dimension],
     )
 
 

@@ -27,6 +27,7 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_weights
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.preparation import make_run_task, read_splits
@@ -115,8 +116,17 @@ def take_initial(network: Network, initial: str | None, *, foreign: bool) -> Non
         refuse_nonfinite(network, Path(initial))
         return
     fresh = [weight.detach().clone() for weight in network.classifier.parameters()]
-    take_weights(network, _read(Path(initial)), Path(initial))
+    source = _read(Path(initial))
+    take_weights(network, source, Path(initial))
     refuse_nonfinite(network, Path(initial))
+    if network.config.in_channels != source.config.in_channels:
+        log.info(
+            "%s takes %d channel(s), the data has %d: the opening's stencils are %s",
+            initial,
+            source.config.in_channels,
+            network.config.in_channels,
+            "repeated" if network.config.in_channels > source.config.in_channels else "averaged",
+        )
     if fresh and all(map(torch.equal, network.classifier.parameters(), fresh)):
         log.info("other classes than in %s: the classifier starts anew", initial)
 
@@ -185,8 +195,9 @@ def read_run(
         refuse_nonfinite(network, run.weights(weights))
     images: ImageSet | None = getattr(read_splits(config.data, config.seed), split)
     if images is None:
+        samples = f"{SUBJECTS[network.config.dimension]}s"
         raise ConfigError(
-            f"{run.folder} has no validation images: it was trained on all training images "
+            f"{run.folder} has no validation {samples}: it was trained on all training {samples} "
             f"(data.validation_fraction=0); use --split test or train"
         )
     make_run_task(config).check_fit(network, images)
@@ -211,6 +222,11 @@ def predict(
     network = _ready(run, weights, device)
     if network.config.is_field:
         raise ConfigError(f"{run} gives an image for each image; say where to with --output DIR")
+    if network.num_classes == 0:
+        raise ConfigError(
+            f"{run} has no classes to predict (network.num_classes=0); give it some with "
+            f"reset_classifier and train it, or take features, network(network.preprocess(images))"
+        )
     class_names = network.preprocessing.class_names or tuple(map(str, range(network.num_classes)))
     results = []
     for names, samples in _samples(network, images):

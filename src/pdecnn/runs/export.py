@@ -200,7 +200,7 @@ def _write_onnx(program: ExportedProgram, path: Path, network: Network) -> None:
     graph = result.model.graph
     sides = _only_size(network) or _axes(network)
     graph.inputs[0].shape = ir.Shape(["batch", network.config.in_channels, *sides])
-    graph.outputs[0].shape = ir.Shape(["batch", network.num_classes])
+    graph.outputs[0].shape = ir.Shape(["batch", network.num_classes or network.num_features])
     result.save(path, external_data=False)
 
 

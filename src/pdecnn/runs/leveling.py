@@ -61,7 +61,7 @@ def coarsen(
         network = coarsen_in_space(network, space, method=method)
     if time != 1:
         network = coarsen_in_time(network, time, interpolation=interpolation)
-    return _begin_run(source, network, settings or {}, output)
+    return _begin_run(source, network, settings or {}, output, "coarsened")
 
 
 def refine(
@@ -83,7 +83,7 @@ def refine(
         network = _on_finer_mesh(network, space)
     if time != 1:
         network = refine_in_time(network, time, interpolation=interpolation)
-    return _begin_run(source, network, settings or {}, output)
+    return _begin_run(source, network, settings or {}, output, "refined")
 
 
 def compare_levels(
@@ -159,14 +159,18 @@ def _on_finer_mesh(network: Network, factor: int) -> Network:
 
 
 def _begin_run(
-    source: Run, network: Network, settings: dict[str, Any], output: str | Path | None
+    source: Run, network: Network, settings: dict[str, Any], output: str | Path | None, what: str
 ) -> Run:
-    """A run at its start: `train --resume` goes on from there, `evaluate` measures it."""
+    """A run at its start: `train --resume` goes on from there, `evaluate` measures it.
+
+    Where no `output` is given its name says `what` was done, so that none takes it for a training.
+    """
     config = _on_level(source.config, network, settings)
     with usable(RUNS if output is None else Path(output)):
         if output is not None:
             check_free(Path(output))
-        folder, made = choose_folder(None if output is None else Path(output), config.recipe)
+        name = f"{config.recipe}-{what}"
+        folder, made = choose_folder(None if output is None else Path(output), name)
     new_config = replace(config, initial=str((folder / INITIAL).absolute()))
     environment = describe_environment(torch.device("cpu"), config.seed)
 

@@ -22,6 +22,7 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.pretrained import CONFIG
 from pdecnn.networks.registry import list_models, model_config
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.config import VALIDATION_FRACTION, DataConfig, RunConfig
 from pdecnn.runs.recipes import recipe
 
@@ -186,9 +187,9 @@ def make_network(config: RunConfig, train: ImageSet) -> Network:
     size = tuple(n // preprocessing.pooling for n in preprocessing.size or own_size)
     if min(size) < network.smallest_size:
         raise ConfigError(
-            f"images of size {size} are too small for {network.num_blocks} blocks, which need "
-            f"{network.smallest_size}; raise data.size or training.level_sizes, or shorten "
-            f"network.channels"
+            f"{SUBJECTS[len(size)]}s of size {size} are too small for {network.num_blocks} blocks, "
+            f"which need {network.smallest_size}; raise data.size or training.level_sizes, or "
+            f"shorten network.channels"
         )
     _check_certified_size(network, size)
     with torch.random.fork_rng(devices=[]):
@@ -205,8 +206,8 @@ def _check_certified_size(network: NetworkConfig, size: tuple[int, ...]) -> None
     ends = replace(network, certified_size=size).block_sizes[-1], network.block_sizes[-1]
     if larger or (network.classifier == "flat_unit_rows" and ends[0] != ends[1]):
         raise ConfigError(
-            f"images of size {size} do not fit network.certified_size={certified}; set "
-            f"network.certified_size={list(size)}, or data.size"
+            f"{SUBJECTS[len(size)]}s of size {size} do not fit network.certified_size={certified}; "
+            f"set network.certified_size={list(size)}, or data.size"
         )
 
 

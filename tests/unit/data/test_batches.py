@@ -62,7 +62,7 @@ def test_evaluation_batches_cover_all_samples_in_order(num_samples, batch_size, 
 
 
 def test_a_batch_larger_than_the_training_set_is_refused():
-    with pytest.raises(ConfigError, match="batch size of 125 exceeds the 100 training images"):
+    with pytest.raises(ConfigError, match="batch size of 125 exceeds the 100 training samples"):
         training_batches(100, 125, seed=0, epoch=0)
 
 

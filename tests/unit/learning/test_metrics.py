@@ -148,7 +148,7 @@ def test_another_number_of_classes_is_refused(network, images):
 
 def test_another_number_of_channels_is_refused(network, images):
     colour = image_set(images.images.repeat(1, 3, 1, 1), images.labels, images.class_names)
-    with pytest.raises(DataError, match="takes 1 channels but the images have 3"):
+    with pytest.raises(DataError, match="takes 1 channels but the data has 3"):
         evaluate_network(network, colour)
 
 

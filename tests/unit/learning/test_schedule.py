@@ -52,7 +52,9 @@ def test_the_recipes_use_these_schedules():
     import pdecnn
 
     for name in pdecnn.list_recipes():
-        if "stable" in name or name.endswith("_tuned"):  # linear, see test_recipes.py
+        if "stable" in name or name.endswith(
+            ("_tuned", "_denoising")
+        ):  # linear, see test_recipes.py
             continue
         training = pdecnn.recipe(name).training
         config = CIFAR100 if "cifar100" in name else ScheduleConfig()

@@ -223,9 +223,9 @@ def test_other_classes_are_refused_at_once():
 def test_other_channels_are_refused_at_once():
     train, validation = digits()
     colour = image_set(train.images.repeat(1, 3, 1, 1), train.labels, train.class_names)
-    with pytest.raises(DataError, match="takes 1 channels but the images have 3"):
+    with pytest.raises(DataError, match="takes 1 channels but the data has 3"):
         make_trainer(sets=(colour, validation))
-    with pytest.raises(DataError, match="takes 1 channels but the images have 3"):
+    with pytest.raises(DataError, match="takes 1 channels but the data has 3"):
         make_trainer(sets=(train, colour))
 
 

@@ -60,7 +60,7 @@ def test_a_config_is_hashable_and_replace_checks_again(config):
     assert hash(config) == hash(replace(config))
     assert replace(config, num_classes=7).num_classes == 7
     with pytest.raises(ConfigError):
-        replace(config, num_classes=0)
+        replace(config, num_classes=-1)
 
 
 @given(config=configs())

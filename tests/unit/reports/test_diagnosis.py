@@ -481,7 +481,7 @@ def test_an_attack_is_shown_and_written(tmp_path):
     text = shown(print_attack, report, files)
     assert "95.00% of 360 test images right" in text
     assert re.search(r"^0\.1 +70\.00% +50\.00% +40\.00% +30\.00%$", text, flags=re.MULTILINE)
-    assert "every image an attack tries" in " ".join(text.split())
+    assert "everything that an attack tries" in " ".join(text.split())
     assert "3 x 50 steps, seed 1" in text
     assert report.notice in text
     for name in AMOUNTS:

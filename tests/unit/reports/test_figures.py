@@ -272,7 +272,7 @@ def test_rows_are_true_classes_and_columns_predicted_ones():
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("true class", "predicted class")
     assert [label.get_text() for label in axes.get_yticklabels()] == ["cat", "dog", "fox"]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["cat", "dog", "fox"]
-    assert axes.get_title() == "Test accuracy 89.47%: 17 of 19 images"
+    assert axes.get_title() == "Test accuracy 89.47%: 17 of 19"
 
 
 def test_many_classes_have_no_counts_but_a_list_of_the_commonest_errors():

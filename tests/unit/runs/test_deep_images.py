@@ -90,7 +90,7 @@ def test_evaluate_report_and_explorer_take_them(run, tmp_path):
 def test_the_network_knows_that_bytes_would_not_do(run):
     network = pdecnn.load(run.folder)
     assert network.preprocessing.pixels == "float32"
-    assert "# float32, (batch" in model_card(network.config, network.preprocessing, 1)
+    assert "# float32, (batch" in model_card(network.config, network.preprocessing, 1, 1)
 
 
 @pytest.mark.slow

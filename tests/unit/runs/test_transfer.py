@@ -84,6 +84,16 @@ def test_the_same_classes_keep_their_classifier(trained, tmp_path):
     assert torch.allclose(before["classifier.weight"], after["classifier.weight"], atol=1e-6)
 
 
+def test_images_of_other_channels_get_stencils_made_of_those_there_are(trained, pictures, tmp_path):
+    recorder = Recorder()
+    config = configure(pictures, data__channels=3, training__freeze=["opening", "blocks"])
+    run = pdecnn.train(config, output=tmp_path / "run", initial=trained.folder, listener=recorder)
+    assert any("takes 1 channel(s), the data has 3" in note for note in recorder.notes)
+    name = "opening.convolution.stencil"
+    before, after = weights(trained.weights("best"))[name], weights(run.weights("best"))[name]
+    torch.testing.assert_close(after, before.expand(-1, 3, -1, -1) / 3)
+
+
 def test_another_architecture_is_refused(trained, pictures, tmp_path):
     config = configure(pictures, network__channels=[8, 16])
     with pytest.raises(
