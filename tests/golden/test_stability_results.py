@@ -45,13 +45,27 @@ def test_a_small_network_is_certified_on_56_of_100_images_and_right_on_68(seed):
     assert found["certified"]["clean"] >= 0.68
 
 
-@pytest.mark.parametrize("path", sorted(RUNS.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    sorted(path.parent for path in RUNS.glob("*/robustness.json")),
+    ids=lambda path: path.name,
+)
 def test_no_attack_leaves_less_than_is_certified(path):
     found = measured(path.name)
     left = found["attacked"]["worst"] if "attacked" in found else []
     for attacked, certified in zip(left, found["certified"]["accuracies"], strict=False):
         assert certified <= attacked <= found["clean"]
     assert not any(found.get("certified_but_fallen", []))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_digits_are_certified_on_half_of_the_images_in_the_time_of_the_demo(seed):
+    folder = RUNS / f"parabolic_stable_digits-seed{seed}"
+    found = json.loads((folder / "certificate.json").read_bytes())
+    (certified,) = [row["certified_accuracy"] for row in found["results"] if row["radius"] == 0.5]
+    assert (found["num_images"], found["clean_accuracy"] >= 0.95, certified >= 0.5) == (360, 1, 1)
+    lines = (folder / "timing.jsonl").read_text().splitlines()
+    assert sum(json.loads(line)["seconds"] for line in lines) < 120
 
 
 def test_nothing_stored_names_a_folder_of_a_machine():

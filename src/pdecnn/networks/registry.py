@@ -47,7 +47,7 @@ DATA_SETS: dict[str, dict[str, Any]] = {
 STABLE_NETWORKS: dict[str, dict[str, Any]] = {
     "digits": {
         "channels": (16, 16),
-        "hidden_channels": (8,),
+        "hidden_channels": (16,),
         "in_channels": 1,
         "num_classes": 10,
         "num_steps": 3,

@@ -105,8 +105,10 @@ def stable_digits(dynamics: str) -> RunConfig:
     """A certified network for the digits in the demo's two minutes."""
     return _stable(
         f"{dynamics}_stable_digits",
-        DataConfig(name="digits", flip=False, padding=0.0, standardize="mean"),
-        _margins(60, batch_size=32, rate=3e-2, offset=0.6, temperature=0.1, num_threads=1),
+        DataConfig(
+            name="digits", validation_fraction=0, flip=False, padding=0.0, standardize="mean"
+        ),
+        _margins(80, batch_size=32, rate=4e-2, offset=0.3, temperature=0.15, num_threads=1),
     )
 
 
