@@ -99,7 +99,9 @@ def digits(folder: Path) -> list[str]:
     rows = [{row["radius"]: row["certified_accuracy"] for row in one["results"]} for one in found]
     certified = ", ".join(f"{100 * row[0.5]:.1f}" for row in rows)
     seconds = [
-        sum(json.loads(line)["seconds"] for line in (path / "timing.jsonl").open())
+        sum(
+            json.loads(line)["seconds"] for line in (path / "timing.jsonl").read_text().splitlines()
+        )
         for path in paths
     ]
     return [

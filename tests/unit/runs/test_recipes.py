@@ -45,7 +45,7 @@ def test_stable_recipes_train_for_margins_and_keep_distances():
         assert (training.schedule, training.optimizer, training.box) == ("linear", "adamw", "none")
         assert training.margin_offset > 0
         assert training.smoothness_weight == training.decay_weight == 0
-        assert (config.data.validation_fraction == 0) == (config.data.name == "cifar10")
+        assert (config.data.validation_fraction == 0) == (config.data.name in ("cifar10", "digits"))
 
 
 @pytest.mark.parametrize("name", list_recipes("*_tuned"))
