@@ -64,9 +64,14 @@ def read_image(path: Path | str, channels: int, size: Size | None = None) -> Ten
 
 
 def write_image(path: Path, image: Tensor) -> None:
-    """Write an image (channels, height, width), clipped to [0, 1], as PNG."""
+    """Write an image (channels, height, width), clipped to [0, 1], as PNG of 8 bits."""
     from PIL import Image
 
+    if len(image) not in (1, 3):
+        raise DataError(
+            f"{path}: a PNG file has 1 or 3 channels, and the network gives {len(image)}; take its "
+            f"numbers from Python instead, network(network.preprocess(images))"
+        )
     pixels = (image.detach().float().cpu().clamp(0, 1) * 255).round().to(torch.uint8)
     array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()
     content = BytesIO()

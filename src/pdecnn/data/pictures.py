@@ -85,6 +85,12 @@ def _read_folder(root: Path, channels: int | None) -> dict[str, ImageSet]:
         for part, files in parts.items()
     }
     scan.report(sum(map(len, parts.values())))
+    if any(image.is_floating_point() for images in read.values() for image in images):
+        # Of more than 8 bits; others as `Preprocessing` would have them.
+        read = {
+            part: [image if image.is_floating_point() else image.float() / 255 for image in images]
+            for part, images in read.items()
+        }
     if not parts["train"]:
         raise DataError(f"{root}: holds no image; pass a folder with PNG or JPEG files in it")
     return {
@@ -104,8 +110,6 @@ def _image_set(images: list[Tensor], names: list[str]) -> ImageSet:
     """One tensor for all, each image in the upper left corner."""
     sizes = torch.tensor([image.shape[1:] for image in images])
     largest = sizes.amax(0).tolist()
-    if any(image.is_floating_point() for image in images):  # of more than 8 bits
-        images = [image if image.is_floating_point() else image.float() / 255 for image in images]
     pixels = torch.zeros((len(images), images[0].shape[0], *largest), dtype=images[0].dtype)
     for row, image in zip(pixels, images, strict=True):
         row[:, : image.shape[1], : image.shape[2]] = image

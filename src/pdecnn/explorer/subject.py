@@ -108,6 +108,11 @@ def open_subject(
             f"{name}: neither a run directory (no config.json) nor a model with published weights "
             f"({names}); pass what `pdecnn train` made, or one of these names"
         )
+    if network.config.is_field:
+        raise ConfigError(
+            f"{name} gives an image for each image, and the explorer shows networks with classes; "
+            f"see its answers with `pdecnn predict {name} FILE --output DIR`"
+        )
     refuse_nonfinite(network, Path(run))
     if data is not None:
         data_config = replace(data_config, folder=str(data))

@@ -45,8 +45,14 @@ class FeatureNetwork(nn.Module):
         config = network.config
         self.feature_info = FeatureInfo(
             [
-                {"num_chs": width, "reduction": config.patch_size * 2**k, "module": f"blocks.{k}"}
-                for k, width in enumerate(config.channels[:-1])
+                {
+                    "num_chs": width,
+                    "reduction": config.patch_size * 2**level,
+                    "module": f"blocks.{k}",
+                }
+                for k, (width, level) in enumerate(
+                    zip(config.channels[:-1], config.block_levels, strict=True)
+                )
             ]
         )
 

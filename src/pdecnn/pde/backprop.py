@@ -158,8 +158,18 @@ class Propagator:
     def chain(self, links: Sequence[Link], state: State) -> State:
         """The state after all links, each differentiated as its block's mode says.
 
-        Neighbours that are computed backwards keep one state together.
+        Neighbours that are computed backwards keep one state together. For torch.func and exports
+        see `propagate`.
         """
+        followed = is_followed()
+        if followed:
+            for mode in {link.stepping.backprop for link in links} - {"stored"}:
+                _refuse_grad(mode)
+        if followed or torch.compiler.is_exporting():
+            for link in links:
+                state = self.stored(link.stepping, state, link.stepping.steps)
+                state = tuple(map(link.leave, state))
+            return state
         reversing: list[Link] = []
         for link in links:
             if link.stepping.backprop in REVERSING_MODES:
@@ -180,6 +190,10 @@ class Propagator:
             return state
         if len(links) == 1 and links[0].change.levels == 0:
             return self.reversing(links[0].stepping, state)
+        if torch.compiler.is_compiling():  # an operator a block: one state a level is kept
+            for link in links:
+                state = tuple(map(link.leave, self.reversing(link.stepping, state)))
+            return state
         return self.reversing_chain(links, state)
 
     def reversing(self, stepping: TimeStepping, state: State) -> State:

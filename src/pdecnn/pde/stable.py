@@ -92,7 +92,7 @@ class OperatorNorm(nn.Module):
         elif not torch.compiler.is_compiling():
             self._look(convolution)
         elif not (_bounds_are_known or torch.compiler.is_exporting()):
-            bound: Tensor = _bound(self._place, convolution.stencil.detach())
+            bound: Tensor = _bound(self._place, convolution.stencil.detach(), convolution.boundary)
             return bound
         elif self._values is None:
             raise RuntimeError(
@@ -187,13 +187,18 @@ def _with_plain_stencil(convolution: Convolution) -> Convolution:
                 "each of them needs a bound of its own; call the networks one after the other"
             )
         stencil = functorch.get_unwrapped(stencil)
-    return _convolution_of(stencil)
+    return _convolution_of(stencil, convolution.boundary)
 
 
-def _convolution_of(stencil: Tensor) -> Convolution:
+def _convolution_of(stencil: Tensor, boundary: str) -> Convolution:
     out_channels, in_channels, *sizes = stencil.shape
     convolution = Convolution(
-        in_channels, out_channels, stencil_size=sizes, dimension=len(sizes), device="meta"
+        in_channels,
+        out_channels,
+        stencil_size=sizes,
+        dimension=len(sizes),
+        boundary=boundary,
+        device="meta",
     )
     convolution.stencil = nn.Parameter(stencil.detach(), requires_grad=False)
     return convolution
@@ -201,15 +206,15 @@ def _convolution_of(stencil: Tensor) -> Convolution:
 
 # An operator, since the compiler would look at the weights but once and keep what it saw.
 @torch.library.custom_op("pdecnn::norm_bound", mutates_args=())
-def _bound(place: str, stencil: Tensor) -> Tensor:
+def _bound(place: str, stencil: Tensor, boundary: str) -> Tensor:
     norm: OperatorNorm = at_place(place)
-    norm.refresh(_convolution_of(stencil))
+    norm.refresh(_convolution_of(stencil, boundary))
     return norm.bound.clone()
 
 
 @_bound.register_fake
-def _(place: str, stencil: Tensor) -> Tensor:
-    del place
+def _(place: str, stencil: Tensor, boundary: str) -> Tensor:
+    del place, boundary
     return stencil.new_empty(())
 
 

@@ -58,7 +58,10 @@ def draw_answers(answers: dict[str, NDArray[Any]]) -> Figure:
     panels = figure.subplots(number, len(columns), squeeze=False)
     for row in range(number):
         for column, name in enumerate(columns):
-            image = np.moveaxis(answers[name][row], 0, -1).clip(0, 1)
+            pixels = answers[name][row]
+            if len(pixels) not in (1, 3):  # bands that are no colours
+                pixels = pixels.mean(0, keepdims=True)
+            image = np.moveaxis(pixels, 0, -1).clip(0, 1)
             panels[row, column].imshow(
                 image.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="none"
             )

@@ -29,6 +29,15 @@ FORMAT_VERSION = 3
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
 files of before it had one have none, which counts as 0."""
 GROUPS = ("task", "network", "data", "training")
+_OF_CLASSES = (
+    "loss",
+    "class_weights",
+    "label_smoothing",
+    "margin_offset",
+    "temperature",
+    "mixup",
+    "cutmix",
+)
 VALIDATION_FRACTION = 0.2
 CLASSIFYING = TaskConfig()
 
@@ -142,8 +151,8 @@ class DataConfig(Settings):
                 f"{list(self.noise)}"
             )
         if self.name != "pictures":
-            for name in ("patch", "noise"):
-                if getattr(self, name) is not None:
+            for name, unused in (("patch", None), ("noise", None), ("repeats", 1)):
+                if getattr(self, name) != unused:
                     raise ConfigError(
                         f"data.{name} is for data.name=pictures; leave it out for {self.name!r}, "
                         f"found {getattr(self, name)}"
@@ -238,12 +247,13 @@ class RunConfig:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigError(f"seed must be a whole number of at least 0, found {self.seed!r}")
         self.task.check_network(self.network)
-        mixed = [name for name in ("mixup", "cutmix") if getattr(self.training, name) is not None]
-        if mixed and self.task.name != "classification":
-            raise ConfigError(
-                f"training.{mixed[0]} mixes images of two classes; leave it out for "
-                f"task.name={self.task.name}"
-            )
+        if self.task.name != "classification":
+            for name in _OF_CLASSES:
+                if getattr(self.training, name) != getattr(TrainingConfig(), name):
+                    raise ConfigError(
+                        f"training.{name} is for classes; leave it out for task.name="
+                        f"{self.task.name}"
+                    )
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON values."""

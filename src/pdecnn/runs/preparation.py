@@ -116,14 +116,13 @@ def fit_network(config: RunConfig, arrays: Mapping[str, Any] | None = None) -> R
         return config
     source = config.data.folder if arrays is None else arrays
     found = own_form(config.data.name, source, channels=config.data.channels)
-    if config.data.name == "images":
+    if config.data.name in ("images", "pictures"):
         found = _as_weights_take(found, config)
         config = replace(config, data=replace(config.data, channels=found.channels))
     usual, network = recipe(config.recipe).network, config.network
-    if network.in_channels == usual.in_channels:
-        network = replace(network, in_channels=found.channels)
-    if network.num_classes == usual.num_classes:
-        network = replace(network, num_classes=found.num_classes)
+    taken = {"in_channels": found.channels, "num_classes": found.num_classes}
+    taken = {k: value for k, value in taken.items() if getattr(network, k) == getattr(usual, k)}
+    network = replace(network, **taken)
     if network.certified_size is not None and network.certified_size == usual.certified_size:
         side = config.data.size
         size = found.size if side is None else (side,) * found.dimension
@@ -218,8 +217,9 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
         mean, std = channel_statistics(train)
     if config.standardize == "mean":
         std = None
+    pixels = "uint8" if train.dtype == torch.uint8 else "float32"
     if train.sizes is not None:  # pictures, which stay as they are
-        return Preprocessing(standardize=config.standardize, pooling=config.pooling)
+        return Preprocessing(standardize=config.standardize, pooling=config.pooling, pixels=pixels)
     dimensions = len(train.size)
     return Preprocessing(
         standardize=config.standardize,
@@ -228,5 +228,5 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
         size=train.size if config.size is None else (config.size,) * dimensions,
         pooling=config.pooling,
         class_names=train.class_names,
-        pixels="uint8" if train.dtype == torch.uint8 else "float32",
+        pixels=pixels,
     )

@@ -1,11 +1,13 @@
 """Networks from field to field: one state for the gradient through all levels, back to the bit."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from pdecnn.errors import ConfigError
-from pdecnn.networks import Network, NetworkConfig
+from pdecnn.networks import Network, NetworkConfig, create_model
 from tests.blocks import gradients_of, largest_relative_error, randomize_
 
 AXES = {
@@ -236,3 +238,33 @@ def test_a_field_network_comes_back_from_its_folder(tmp_path):
     network.save_pretrained(tmp_path)
     images = images_for(network)
     assert torch.equal(Network.from_pretrained(tmp_path).eval()(images), network(images))
+
+
+@every_wave
+def test_torch_func_follows_all_levels_or_refuses_in_one_line(dynamics):
+    network = make(dynamics, backprop="reversible")
+    images = images_for(network)
+    expected = make(dynamics, backprop="stored")(images)
+    torch.testing.assert_close(torch.func.vmap(lambda x: network(x[None])[0])(images), expected)
+    with pytest.raises(ConfigError, match="need backprop='stored'"):
+        torch.func.grad(lambda x: network(x).sum())(images)
+
+
+@every_wave
+def test_all_levels_are_one_compiled_graph(dynamics):
+    torch.compiler.reset()
+    network = make(dynamics, backprop="exact")
+    images = images_for(network)
+    compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(images), network(images))
+
+
+def test_a_compiled_bound_knows_the_boundary():
+    """Reflection can double a norm: a bound for zeros would let a step expand distances."""
+    torch.compiler.reset()
+    settings = {"channels": (4, 4), "num_steps": 1, "certified_size": (8, 8), "boundary": "reflect"}
+    torch.manual_seed(0)
+    network = create_model("parabolic_stable_denoising", **settings).eval()
+    images = torch.rand(2, 1, 8, 8)
+    found = torch.compile(network, fullgraph=True, backend="aot_eager")(images)
+    torch.testing.assert_close(found, deepcopy(network)(images))

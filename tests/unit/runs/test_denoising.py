@@ -10,6 +10,7 @@ from PIL import Image
 import pdecnn
 from pdecnn.data.pictures import pack_pictures
 from pdecnn.errors import ConfigError, DataError
+from pdecnn.explorer.subject import open_subject
 from pdecnn.runs import predict_images
 from tests.runs import Killed, Recorder, call, fingerprint
 from tests.unit.data.test_pictures import write_picture
@@ -190,3 +191,26 @@ def test_two_images_never_move_apart_in_a_stable_denoiser(folder, tmp_path):
         with torch.no_grad():
             after = (network(one) - network(two)).flatten(1).norm(dim=1)
         assert (after <= (one - two).flatten(1).norm(dim=1) * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("channels", [3, None])
+def test_colours_are_denoised(channels, tmp_path):
+    for k in range(10):
+        write_picture(tmp_path / "colours" / f"{k}.png", 12, 14, k, colour=True)
+    config = config_for("parabolic", tmp_path / "colours", data__channels=channels)
+    run = pdecnn.train(config, output=tmp_path / "run")
+    assert run.config.data.channels == run.config.network.num_classes == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("label_smoothing", 0.1), ("mixup", 0.2), ("loss", "least_squares"), ("temperature", 0.5)],
+)
+def test_settings_of_classes_are_refused(name, value, folder):
+    with pytest.raises(ConfigError, match=f"training.{name} is for classes"):
+        config_for("parabolic", folder, **{f"training__{name}": value})
+
+
+def test_the_explorer_refuses_a_denoiser_in_one_line(trained):
+    with pytest.raises(ConfigError, match="gives an image for each image"):
+        open_subject(trained.folder)
