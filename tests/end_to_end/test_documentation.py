@@ -32,6 +32,7 @@ NOT_RUN = {
     "pdecnn bench": "measures for minutes; tests/end_to_end/test_bench.py runs it",
     "pdecnn data download": "needs the network; tests/unit/data/test_download.py runs it",
     "pdecnn train hamiltonian_cifar10": "needs CIFAR-10 and a GPU",
+    "pdecnn certify parabolic_stable_cifar10": "needs CIFAR-10; certify runs on the digits above",
     "torchrun": "needs eight GPUs; tests/end_to_end/test_ranks.py runs it with two processes",
 }
 # Runs that pages look at, and the commands that make them.

@@ -14,8 +14,8 @@ LONGER = {"data__fraction": 0.5, "training__epochs": 5}
 # What a script does before the command runs: the process signals itself at a chosen place.
 IN_VALIDATION = """
 import os, signal
-from pdecnn.learning import trainer
-original, calls = trainer.evaluate_network, []
+from pdecnn.learning import tasks
+original, calls = tasks.evaluate_network, []
 def evaluate(*arguments, poll, **options):
     calls.append(1)
     def signalling_poll():
@@ -23,7 +23,7 @@ def evaluate(*arguments, poll, **options):
             os.kill(os.getpid(), signal.SIGTERM)
         poll()
     return original(*arguments, poll=signalling_poll, **options)
-trainer.evaluate_network = evaluate
+tasks.evaluate_network = evaluate
 """
 IN_PREPARATION = """
 import os, signal

@@ -41,8 +41,13 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 )
 def test_resident_memory_does_not_grow_with_the_steps(integrator, backprop, few, many, batch):
     """Though weights are separate, so that each step leaves gradients of its own."""
-    found = resident_bytes(backprop, integrator, [few, many], batch=batch)
-    assert found[1] <= 1.1 * found[0], f"{found} bytes with {few} and {many} steps"
+    # What an allocator holds varies by a tenth from process to process; the states kept of 75 more
+    # steps would be three times as much, every time.
+    for _ in range(3):
+        found = resident_bytes(backprop, integrator, [few, many], batch=batch)
+        if found[1] <= 1.1 * found[0]:
+            return
+    pytest.fail(f"{found} bytes with {few} and {many} steps")
 
 
 @needs_proc
