@@ -35,7 +35,8 @@ MAX_PIXELS = 50_000_000
 _MOST_IN_A_PIXEL = 4
 _MODES = {1: "L", 3: "RGB"}
 _GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "F")
-_LUMINANCE = (0.299, 0.587, 0.114)
+LUMINANCE = (0.299, 0.587, 0.114)
+"""Shares of red, green and blue in grey."""
 _LARGEST_BYTE = 255
 _WARNING_FILTERS = Lock()
 
@@ -221,7 +222,7 @@ def _fit_bands(read: Callable[[], tuple[Pixels, int]], channels: int, size: Size
         return pixels
     if channels == 3:
         return np.repeat(pixels, 3, 0)
-    grey = np.tensordot(np.array(_LUMINANCE, np.float32), pixels, 1)[None]
+    grey = np.tensordot(np.array(LUMINANCE, np.float32), pixels, 1)[None]
     return grey.clip(0, 1) if pixels.dtype == np.float32 else grey.round().astype(np.uint8)
 
 

@@ -5,6 +5,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -41,11 +42,25 @@ def image_classes(folder: Path | str) -> tuple[str, ...]:
 def image_channels(folder: Path | str) -> int:
     """3 if any training image is in colour; n of a TIFF file of n bands; 1 if all are grey."""
     files = Scan(Path(folder), image_classes(folder)).list_part(_find_parts(Path(folder))["train"])
-    return _first_channels(form for form in (_form(path) for path, _ in files) if form is not None)
+    return first_channels(form for form in (_form(path) for path, _ in files) if form is not None)
 
 
-def _first_channels(forms: Iterable[Form]) -> int:
+def first_channels(forms: Iterable[Form]) -> int:
+    """The channels of the first file that is not grey; 1: all are."""
     return next((form.channels for form in forms if form.channels != 1), 1)
+
+
+def common_dtype(parts: Iterable[Iterable[Form]]) -> torch.dtype:
+    """float32 where any file has more than 8 bits, else uint8."""
+    return torch.float32 if any(form.is_deep for part in parts for form in part) else torch.uint8
+
+
+def read_as(
+    path: Path, *, dtype: torch.dtype, channels: int, size: tuple[int, int] | None = None
+) -> Tensor:
+    """`read_image` in that dtype: an image is the same beside others of more bits."""
+    pixels = read_image(path, channels, size)
+    return pixels.float() / 255 if pixels.dtype != dtype else pixels  # as `Preprocessing` would
 
 
 def _form(path: Path) -> Form | None:
@@ -89,22 +104,16 @@ def read_image_folder(
     num_files = sum(len(files) for files in parts.values())
     groups = _find_groups(parts, wheres, group) if group is not None else {}
     forms = {part: scan.forms([path for path, _ in files]) for part, files in parts.items()}
-    found = _first_channels(forms["train"])
+    found = first_channels(forms["train"])
     channels = found if channels is None else channels
     if channels != found and {channels, found} != {1, 3}:
         raise DataError(
             f"{root}: data.channels is {channels}, but the files have {found}; leave it out"
         )
-    is_deep = any(form.is_deep for part in forms.values() for form in part)
-    dtype = torch.float32 if is_deep else torch.uint8
+    dtype = common_dtype(forms.values())
     if stream is None:
         stream = num_files * channels * size * size * dtype.itemsize > LARGEST_IN_MEMORY
-
-    def read(path: Path) -> Tensor:
-        pixels = read_image(path, channels, (size, size))
-        # As `Preprocessing` would: an image is the same beside others of more bits.
-        return pixels.float() / 255 if pixels.dtype != dtype else pixels
-
+    read = partial(read_as, dtype=dtype, channels=channels, size=(size, size))
     shape = (channels, size, size)
     images = {
         part: scan.read_all([path for path, _ in files], read, shape, dtype, stream)
@@ -173,16 +182,16 @@ class Scan:
         return sorted(path for path in self._walk(where) if self._is_usable(path))
 
     def read_each(self, paths: list[Path], read: Callable[[Path], Tensor]) -> list[Tensor]:
-        """What is read of each file that can be."""
+        """What is read of each file that can be; what is wrong with the others is kept."""
 
-        def decode(path: Path) -> Tensor | str:
+        def attempt(path: Path) -> Tensor | str:
             try:
                 return read(path)
             except DataError as error:
                 return str(error).removeprefix(f"{path}: ")
 
         with ThreadPoolExecutor(num_workers()) as pool:
-            found = dict(zip(paths, pool.map(decode, paths), strict=True))
+            found = dict(zip(paths, pool.map(attempt, paths), strict=True))
         self.complaints |= {path: got for path, got in found.items() if isinstance(got, str)}
         return [got for got in found.values() if isinstance(got, Tensor)]
 
@@ -233,21 +242,15 @@ class Scan:
     ) -> Tensor | StoredImages:
         """Decode every file once; keep the pixels unless they are to stay on the disk."""
         images = torch.empty((0 if stream else len(paths), *shape), dtype=dtype)
+        indices, nothing = {path: index for index, path in enumerate(paths)}, torch.empty(0)
 
-        def decode(index: int) -> str | None:
-            try:
-                pixels = read(paths[index])
-            except DataError as error:
-                return str(error).removeprefix(f"{paths[index]}: ")
+        def decode(path: Path) -> Tensor:
+            pixels = read(path)
             if not stream:
-                images[index] = pixels
-            return None
+                images[indices[path]] = pixels
+            return nothing  # pixels are not kept twice, nor where they stay on the disk
 
-        with ThreadPoolExecutor(num_workers()) as pool:
-            complaints = list(pool.map(decode, range(len(paths))))
-        for path, complaint in zip(paths, complaints, strict=True):
-            if complaint is not None:
-                self.complaints[path] = complaint
+        self.read_each(paths, decode)
         if not stream:
             return images
         places = torch.arange(len(paths))

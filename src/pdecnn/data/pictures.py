@@ -1,5 +1,6 @@
 """Images without classes, of any sizes: folders of files, or the same packed into one .npz file."""
 
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,8 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.arrays import ArrayFiles, ArrayForm
-from pdecnn.data.image_file import read_image
 from pdecnn.data.image_set import DataSet, ImageSet
-from pdecnn.data.images import Scan
+from pdecnn.data.images import Scan, common_dtype, first_channels, read_as
 from pdecnn.data.split import hold_out_test
 from pdecnn.errors import DataError
 from pdecnn.files import write_atomically
@@ -48,8 +48,16 @@ def pictures_form(place: Path | str, *, channels: int | None) -> ArrayForm:
     if not Path(place).exists():
         raise DataError(f"{place}: no such file or folder; pass a folder of images")
     if channels is None:
-        channels = read_pictures(place, channels=None).train.channels
+        channels = _channels(Path(place))
     return ArrayForm(channels, channels, 2)
+
+
+def _channels(path: Path) -> int:
+    """How many the training images have, by their headers."""
+    if path.suffix == PACKED:
+        return _read_packed(path)["train"].channels
+    scan = Scan(path, ())
+    return first_channels(scan.forms(scan.list_files(_find_parts(path)["train"])))
 
 
 def pack_pictures(place: Path | str, file: Path, *, channels: int | None) -> dict[str, int]:
@@ -77,20 +85,14 @@ def _read_folder(root: Path, channels: int | None) -> dict[str, ImageSet]:
         raise DataError(f"{root}: no such folder; pass one with images in it, or a {PACKED} file")
     scan = Scan(root, ())
     parts = {part: scan.list_files(where) for part, where in _find_parts(root).items()}
-    if channels is None:
-        forms = scan.forms(parts["train"])
-        channels = next((form.channels for form in forms if form.channels != 1), 1)
-    read = {
-        part: scan.read_each(files, lambda path: read_image(path, channels))
-        for part, files in parts.items()
-    }
+    forms = {part: scan.forms(files) for part, files in parts.items()}
+    read_one = partial(
+        read_as,
+        dtype=common_dtype(forms.values()),
+        channels=first_channels(forms["train"]) if channels is None else channels,
+    )
+    read = {part: scan.read_each(files, read_one) for part, files in parts.items()}
     scan.report(sum(map(len, parts.values())))
-    if any(image.is_floating_point() for images in read.values() for image in images):
-        # Of more than 8 bits; others as `Preprocessing` would have them.
-        read = {
-            part: [image if image.is_floating_point() else image.float() / 255 for image in images]
-            for part, images in read.items()
-        }
     if not parts["train"]:
         raise DataError(f"{root}: holds no image; pass a folder with PNG or JPEG files in it")
     return {

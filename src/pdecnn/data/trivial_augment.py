@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pdecnn.data.image_file import LUMINANCE
+
 CHANGES = (
     "identity",
     "auto_contrast",
@@ -28,7 +30,6 @@ CHANGES = (
 NUM_STRENGTHS = 31
 _LARGEST = {"rotate": torch.pi / 6, "shear": 0.3, "translate": 10 / 32, "blend": 0.9}
 _POSTERIZED_BITS = 4
-_GREY = (0.299, 0.587, 0.114)
 
 
 def apply_changes(images: Tensor, change: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
@@ -73,7 +74,7 @@ def _equalized(images: Tensor) -> Tensor:
 def _blended(pixels: Tensor, which: dict[str, Tensor], factor: Tensor) -> Tensor:
     """d + factor (pixels - d), d being grey, its mean, black or the blurred image."""
     red, green, blue = (pixels[:, k : k + 1] for k in range(3))
-    grey = _GREY[0] * red + _GREY[1] * green + _GREY[2] * blue
+    grey = LUMINANCE[0] * red + LUMINANCE[1] * green + LUMINANCE[2] * blue
     base = torch.where(which["color"], grey, torch.zeros_like(pixels))
     base = torch.where(which["contrast"], grey.mean((2, 3), keepdim=True), base)
     base = torch.where(which["sharpness"], _blurred(pixels), base)
