@@ -31,7 +31,7 @@ from pdecnn.data.published import (
     read_cifar100,
     read_stl10,
 )
-from pdecnn.data.sounds import SoundSettings, read_sounds, sound_names, sounds_form
+from pdecnn.data.sounds import SoundSettings, has_sounds, read_sounds, sound_names, sounds_form
 from pdecnn.data.split import balanced_split
 from pdecnn.errors import DataError, unknown_name
 
@@ -193,6 +193,8 @@ def recognize(place: Path) -> dict[str, int]:
         for name, versions in PUBLISHED.items()
         if any(_holds(where, versions) for where in (place, place / name) if where.exists())
     }
+    if not found and place.is_dir() and has_sounds(place):
+        return {"sounds": 1}
     if not found and place.is_dir():
         with suppress(DataError):
             image_classes(place)

@@ -83,7 +83,7 @@ def read_sounds(place: Path | str, settings: SoundSettings) -> DataSet:
                 f"the classes are {', '.join(class_names)}"
             )
         sets[part] = ImageSet(
-            images=sounds.waves.to(torch.float32) / SCALE,
+            images=_as_numbers(sounds.waves),
             labels=torch.tensor([class_names.index(name) for name in sounds.classes]),
             class_names=class_names,
             groups=None if sounds.groups is None else groups[part],
@@ -94,6 +94,16 @@ def read_sounds(place: Path | str, settings: SoundSettings) -> DataSet:
         kept, held_out = hold_out_test(train.labels, train.groups)
         train, test = train.subset(kept), train.subset(held_out)
     return DataSet(name="sounds", train=train, test=test, validation=sets.get("validation"))
+
+
+def read_wave(path: Path, *, rate: int, length: int) -> Tensor:
+    """A sound file as numbers in [-1, 1], float32 (1, length)."""
+    with strict_wave_files():
+        return _as_numbers(read_sound(path, rate=rate, length=length))
+
+
+def _as_numbers(waves: Tensor) -> Tensor:
+    return waves.to(torch.float32) / SCALE
 
 
 def sounds_form(place: Path | str, settings: SoundSettings) -> ArrayForm:

@@ -23,6 +23,7 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
 from pdecnn.pde.activations import list_activations
 from pdecnn.pde.backprop import BACKPROP_MODES
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.integrators import INTEGRATORS
 from pdecnn.pde.layers import LAYERS
 from pdecnn.settings import Settings, documented, setting
@@ -347,6 +348,11 @@ class RunConfig:
                         f"training.{name} is for classes; leave it out for task.name="
                         f"{self.task.name}"
                     )
+
+    @property
+    def subject(self) -> str:
+        """What its samples are: 'signal', 'sound', 'image' or 'volume'."""
+        return "sound" if self.data.name == "sounds" else SUBJECTS[self.network.dimension]
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON values."""

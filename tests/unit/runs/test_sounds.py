@@ -1,12 +1,17 @@
 """From a folder of sounds to a network and its answers; resumed and packed to the same bits."""
 
+import json
+
+import numpy as np
 import pytest
 
 import pdecnn
 from pdecnn.data.sounds import pack_sounds
-from pdecnn.errors import ConfigError
-from tests.runs import Killed, Recorder, fingerprint
-from tests.sound_files import write_speakers
+from pdecnn.diagnostics.lipschitz import check_known
+from pdecnn.errors import ConfigError, DataError
+from pdecnn.runs.preparation import read_splits
+from tests.runs import Killed, Recorder, call, fingerprint
+from tests.sound_files import tone, write_speakers, write_wave
 
 DYNAMICS = ("parabolic", "hamiltonian", "second_order")
 SMALL = {
@@ -21,6 +26,12 @@ SMALL = {
     "training.batch_size": 4,
     "training.epochs": 2,
 }
+
+
+@pytest.fixture(scope="module")
+def trained(folder, tmp_path_factory):
+    config = config_for("hamiltonian", folder, data__emphasis=0.9)
+    return pdecnn.train(config, output=tmp_path_factory.mktemp("runs") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +78,66 @@ def test_packed_sounds_train_to_the_same_bits(folder, tmp_path):
     packed = config_for("parabolic", tmp_path / "packed.npz")
     again = pdecnn.train(packed, output=tmp_path / "again")
     assert fingerprint(again.folder) == fingerprint(plain.folder)
+
+
+def test_sound_files_are_predicted_as_they_were_trained(trained, folder, tmp_path):
+    files = sorted(folder.glob("*_bob_*.wav"))
+    rows = pdecnn.predict(trained.folder, [folder])
+    by_name = {row["image"]: row["predictions"] for row in rows}
+    test = read_splits(trained.config.data, 0).test
+    arrays = pdecnn.predict(trained.folder, test.images)
+    assert [by_name[str(file)] for file in files] == [row["predictions"] for row in arrays]
+    found = pdecnn.evaluate(trained.folder)
+    assert found["accuracy"] == trained.summary["test"]["accuracy"]
+    write_wave(tmp_path / "stereo.wav", np.stack([tone(300, rate=44100)] * 2, 1), rate=44100)
+    assert len(pdecnn.predict(trained.folder, [tmp_path / "stereo.wav"])) == 1
+    (tmp_path / "bad.wav").write_text("no sound")
+    with pytest.raises(DataError, match="cannot be read as a sound"):
+        pdecnn.predict(trained.folder, [tmp_path / "bad.wav"])
+
+
+def test_a_sound_for_a_network_of_signals_is_refused(tmp_path):
+    pdecnn.create_model("hamiltonian_signals").save_pretrained(tmp_path / "signals")
+    write_wave(tmp_path / "a.wav", tone(300))
+    with pytest.raises(ConfigError, match=r"a\.wav: is a sound.*not trained on sounds"):
+        pdecnn.predict(tmp_path / "signals", [tmp_path / "a.wav"])
+
+
+def test_the_whole_way_by_the_command_line(folder, tmp_path, capsys, monkeypatch):
+    settings = [
+        word for key, value in SMALL.items() for word in ("--set", f"{key}={as_text(value)}")
+    ]
+    packed = tmp_path / "packed.npz"
+    reading = [text for text in settings if text.startswith("data.")]
+    reading = [word for text in reading[:3] for word in ("--set", text)]
+    done = call(capsys, monkeypatch, "data", "pack", folder, "--output", packed, *reading)
+    assert (done.code, done.stdout) == (0, f"{packed}: 48 train\n"), done.stderr
+    done = call(capsys, monkeypatch, "data", "pack", folder, "--output", packed, *reading)
+    assert "is there already; pass --force" in done.stderr
+    place = ["--data", packed, "--output", tmp_path / "run"]
+    done = call(capsys, monkeypatch, "train", "second_order_sounds", *place, *settings)
+    assert done.code == 0, done.stderr
+    assert "16 training and 16 validation sounds" in done.stderr + done.stdout
+    sound = folder / "low_bob_0.wav"
+    done = call(capsys, monkeypatch, "predict", tmp_path / "run", sound, "--json")
+    assert json.loads(done.stdout)["images"][0]["image"] == str(sound)
+    exported = tmp_path / "network.pt2"
+    done = call(capsys, monkeypatch, "export", tmp_path / "run", "--torch-export", exported)
+    assert done.code == 0, done.stderr
+
+
+def as_text(value):
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def test_a_folder_of_sounds_is_told_which_recipes_read_it(folder, capsys, monkeypatch):
+    done = call(capsys, monkeypatch, "train", "--data", folder)
+    assert "name one that does: hamiltonian_sounds, parabolic_sounds" in done.stderr
+
+
+def test_what_emphasis_does_to_distances_is_not_proved(trained):
+    with pytest.raises(ConfigError, match=r"preprocessing.*has emphasis=0\.9"):
+        check_known(pdecnn.load(trained.folder))
 
 
 @pytest.mark.parametrize(
