@@ -41,14 +41,12 @@ WANTED_RANDOM, WANTED_NEW = 0.98, 0.72
 
 Settings = dict[str, Any]
 _SHARED: Settings = {"training.epochs": 100}
-_STRONG: Settings = {
-    "data.emphasis": 0.95,
-    "data.speed": [0.75, 1.35],
-    "data.colour": 0.3,
-    "data.hiss": 0.3,
-    "data.padding": 0.1,
-}
-_WIDE = [48, 96, 96, 144, 144, 192, 192]
+_SPEED: Settings = {"data.speed": [0.75, 1.35]}
+_COLOUR: Settings = {"data.colour": 0.3}
+_HISS: Settings = {"data.hiss": 0.3}
+_MIXUP: Settings = {"training.mixup": 0.3}
+_STRONG = _SPEED | _COLOUR | _HISS
+_WIDE: Settings = {"network.channels": [48, 96, 96, 144, 144, 192, 192]}
 _FULL_RATE: Settings = {
     "network.opening": "convolution",
     "network.patch_size": 1,
@@ -56,17 +54,21 @@ _FULL_RATE: Settings = {
 }
 TRIALS: dict[str, tuple[str, Settings]] = {
     "recipe": ("hamiltonian", {}),
-    "emphasis": ("hamiltonian", {"data.emphasis": 0.95}),
+    "no-emphasis": ("hamiltonian", {"data.emphasis": 0.0}),
+    "speed": ("hamiltonian", _SPEED),
+    "colour": ("hamiltonian", _COLOUR),
+    "hiss": ("hamiltonian", _HISS),
     "strong": ("hamiltonian", _STRONG),
-    "strong-flat": ("hamiltonian", _STRONG | {"data.emphasis": 0.0}),
-    "mixup": ("hamiltonian", _STRONG | {"training.mixup": 0.3}),
-    "cutout": ("hamiltonian", _STRONG | {"data.cutout": 1200}),
-    "epsilon": ("hamiltonian", _STRONG | {"network.epsilon": 1.0}),
-    "parabolic": ("parabolic", _STRONG),
-    "batch-norm": ("parabolic", _STRONG | {"network.normalization": "batch"}),
-    "second-order": ("second_order", _STRONG),
-    "wide": ("hamiltonian", _STRONG | {"network.channels": _WIDE}),
-    "full-rate": ("hamiltonian", _STRONG | _FULL_RATE),
+    "mixup": ("hamiltonian", _MIXUP),
+    "strong-mixup": ("hamiltonian", _STRONG | _MIXUP),
+    "cutout": ("hamiltonian", {"data.cutout": 1200}),
+    "epsilon": ("hamiltonian", {"network.epsilon": 1.0}),
+    "parabolic": ("parabolic", {}),
+    "batch-norm": ("parabolic", {"network.normalization": "batch"}),
+    "second-order": ("second_order", {}),
+    "wide": ("hamiltonian", _WIDE),
+    "strong-wide": ("hamiltonian", _STRONG | _WIDE),
+    "full-rate": ("hamiltonian", _FULL_RATE),
 }
 """By name: the dynamics, and what differs from its recipe."""
 

@@ -134,7 +134,7 @@ def predict(
     run: NetworkArgument,
     images: Annotated[
         list[Path],
-        typer.Argument(metavar="IMAGE", help="Files of images, sounds or arrays, or folders of them."),
+        typer.Argument(metavar="IMAGE", help="Image, sound or array files, or folders of them."),
     ],
     top: Annotated[int, typer.Option("--top", help="How many classes an image.")] = 3,
     output: Annotated[

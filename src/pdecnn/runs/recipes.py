@@ -189,6 +189,7 @@ def sounds(dynamics: str) -> RunConfig:
             name="sounds",
             seconds=1.0,
             rate=8000,
+            emphasis=0.95,
             flip=False,
             speed=(0.85, 1.15),
             gain=6.0,
