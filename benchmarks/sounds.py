@@ -226,7 +226,8 @@ def page(folder: Path) -> str:
     ]
     if missing:
         lines += ["", f"Not measured: {', '.join(missing)}."]
-    return "\n".join([*lines, "", measured_on(first["environment"]), ""])
+    measured = f"Measured {measured_on(first['environment'])}."
+    return "\n".join([*lines, "", measured, ""])
 
 
 def _seeds(rows: Sequence[dict[str, Any]]) -> set[int]:
