@@ -158,8 +158,8 @@ class Augmentation(Settings):
         """A range where there is one."""
         if self.speed is not None and (len(self.speed) != 2 or self.speed[0] > self.speed[1]):
             raise ConfigError(
-                f"speed must be a range of two factors, such as [0.85, 1.15], found "
-                f"{list(self.speed)}"
+                f"data.speed must be a range of two factors, such as [0.85, 1.15], "
+                f"found {list(self.speed)}"
             )
 
     def check_images(self, channels: int, size: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -58,8 +58,8 @@ class Preprocessing(Settings):
     )
     emphasis: float = setting(
         0.0,
-        "This share of the sample before is taken off each sample along the last axis of sounds, "
-        "before anything else.",
+        "This share of the sample before is taken off each sample of sounds, before they are "
+        "standardised.",
         "[0, 1]",
     )
     rate: int | None = setting(None, "The samples a second of sounds; None: no sounds.", "[1, inf)")

@@ -131,7 +131,8 @@ DENOISERS: dict[str, dict[str, Any]] = {
 }
 
 # From raw waves to classes. Cells of 8 samples become channels before the first step, which loses
-# nothing; six blocks, each twice as coarse as the one before it, then see 1.5 s at 8 kHz.
+# nothing; six blocks, each twice as coarse as the one before it, then see half a second at 8 kHz,
+# the hamiltonian ones, with two layers a step, a whole one.
 SOUND_NETWORK: dict[str, Any] = {
     "channels": (32, 64, 64, 96, 96, 128, 128),
     "in_channels": 1,

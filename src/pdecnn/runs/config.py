@@ -238,6 +238,7 @@ class DataConfig(Settings):
 
     def _check_sounds(self) -> None:
         """What sounds need, and nothing else has."""
+        self.augmentation()  # which checks its range of speeds
         if self.name != "sounds":
             for name in _OF_SOUNDS:
                 value = getattr(self, name)

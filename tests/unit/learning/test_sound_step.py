@@ -62,3 +62,10 @@ def test_a_gpu_changes_sounds_as_a_cpu_does_and_nothing_waits():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.allclose(found.cpu(), wanted, atol=2e-2)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_steps_are_captured():
+    trainer = make_trainer(device="cuda")
+    list(trainer.epochs(poll=lambda: None, on_step=lambda: None))
+    assert trainer.captured

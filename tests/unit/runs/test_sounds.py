@@ -170,4 +170,4 @@ def test_settings_of_sounds_are_refused_for_other_data(settings, found):
 )
 def test_settings_that_sounds_cannot_have_are_refused(settings, found):
     with pytest.raises(ConfigError, match=found):
-        pdecnn.recipe("hamiltonian_sounds").with_settings(settings).data.augmentation()
+        pdecnn.recipe("hamiltonian_sounds").with_settings(settings)
