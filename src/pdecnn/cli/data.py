@@ -55,23 +55,30 @@ def download_data(
 
 def pack_data(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Images, perhaps in train, validation and test.")
+        Path,
+        typer.Argument(metavar="DIR", help="Files, perhaps in train, validation and test."),
     ],
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file, FILE.npz.")],
     settings: SetOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Put a folder of pictures into one file, which `--data` takes in its place."""
+    """Put a folder of pictures or sounds into one file, which `--data` takes in its place."""
     del debug
     from pdecnn.data.pictures import pack_pictures
+    from pdecnn.data.sounds import has_sounds, pack_sounds
     from pdecnn.errors import DataError
     from pdecnn.runs.recipes import recipe
 
-    data = recipe("parabolic_denoising").with_settings(parse_assignments(settings)).data
+    name = "parabolic_sounds" if has_sounds(folder) else "parabolic_denoising"
+    data = recipe(name).with_settings(parse_assignments(settings)).data
+    sounds = data.sounds()
     if output.exists() and not force:
         raise DataError(f"{output}: is there already; pass --force, or another --output")
-    numbers = pack_pictures(folder, output, channels=data.channels)
+    if sounds is None:
+        numbers = pack_pictures(folder, output, channels=data.channels)
+    else:
+        numbers = pack_sounds(folder, output, sounds)
     print(f"{output}: " + ", ".join(f"{number} {part}" for part, number in numbers.items()))
 
 

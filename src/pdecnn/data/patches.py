@@ -6,17 +6,15 @@ the same examples for any batch size and after any restart.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import pi, prod
+from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pdecnn.data.augmentation import random_bits, stable_seed
+from pdecnn.data.augmentation import random_bits, stable_seed, standard_normal, uniform_numbers
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DataError
-
-_MANTISSA = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +58,7 @@ class Patches:
         clean = prepare(self.crop(images, places, seed=seed, epoch=epoch))
         low, high = self.noise
         key = stable_seed(seed, "noise level")
-        levels = low + (high - low) * _uniform(random_bits(key, epoch, counters=places))
+        levels = low + (high - low) * uniform_numbers(random_bits(key, epoch, counters=places))
         first = random_bits(stable_seed(seed, "noise"), epoch, counters=places)
         numbers = torch.arange(prod(clean.shape[1:]), device=places.device)
         noise = standard_normal(first[:, None] + numbers).view(clean.shape).to(clean.dtype)
@@ -93,21 +91,6 @@ class Patches:
         where = planes[:, :, None] * num_pixels + flat[:, None, :]
         shape = (len(places), channels, *(self.size,) * images.dimension)
         return pixels.flatten()[where].view(shape)
-
-
-def standard_normal(counters: Tensor) -> Tensor:
-    """A standard normal number for every counter: of its hash, by Box and Muller (1958)."""
-    bits = random_bits(counters=counters)
-    radius = (-2 * (1 - _uniform(bits)).log()).sqrt()
-    angle = 2 * pi * _uniform(bits << _MANTISSA)
-    return radius * angle.cos()
-
-
-def _uniform(bits: Tensor) -> Tensor:
-    """The highest 24 bits as a float32 in [0, 1)."""
-    high = (bits >> (64 - _MANTISSA)) & (2**_MANTISSA - 1)
-    uniform: Tensor = high.to(torch.float32) / 2**_MANTISSA
-    return uniform
 
 
 def with_test_noise(images: list[Tensor], level: float) -> list[Tensor]:

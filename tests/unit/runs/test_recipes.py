@@ -30,7 +30,10 @@ def test_there_is_a_recipe_for_every_dynamics_and_data_set():
     stable = [f"parabolic_stable_{data_set}" for data_set in data_sets]
     tuned = [f"{d}_{s}_tuned" for d in DYNAMICS for s in (*PAPER, "images") if d != "resnet"]
     denoising = [f"{d}_denoising" for d in (*DYNAMICS, "parabolic_stable") if d != "resnet"]
-    assert list_recipes() == sorted([*plain, *own, *multilevel, *stable, *tuned, *denoising])
+    sounds = [f"{d}_sounds" for d in DYNAMICS if d != "resnet"]
+    assert list_recipes() == sorted(
+        [*plain, *own, *multilevel, *stable, *tuned, *denoising, *sounds]
+    )
     assert list_recipes("*_stl10") == [f"{dynamics}_stl10" for dynamics in DYNAMICS]
     assert list_recipes("nothing*") == []
     assert DEFAULT_RECIPE == "hamiltonian_digits"
