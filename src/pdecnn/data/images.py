@@ -144,15 +144,20 @@ def _find_groups(
         found[part] = []
         for path, _ in files:
             name = path.relative_to(wheres[part]).as_posix()
-            match = re.search(pattern, name)
-            group = None if match is None else match[1 if match.re.groups else 0]
-            if group is None:
-                raise DataError(
-                    f"{wheres[part]}: data.group={pattern!r} finds no group in {name!r}; change "
-                    f"the pattern so that it fits every file"
-                )
-            found[part].append(group)
+            found[part].append(find_group(pattern, name, wheres[part]))
     return number_groups(found)
+
+
+def find_group(pattern: str, name: str, where: Path) -> str:
+    """The first group of the pattern in a name, or all that it matches."""
+    match = re.search(pattern, name)
+    group = None if match is None else match[1 if match.re.groups else 0]
+    if group is None:
+        raise DataError(
+            f"{where}: data.group={pattern!r} finds no group in {name!r}; change the pattern so "
+            f"that it fits every file"
+        )
+    return str(group)
 
 
 class Scan:

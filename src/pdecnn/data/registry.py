@@ -31,6 +31,7 @@ from pdecnn.data.published import (
     read_cifar100,
     read_stl10,
 )
+from pdecnn.data.segmented import dimension_of, read_segmented, segmented_form
 from pdecnn.data.split import balanced_split
 from pdecnn.errors import DataError, unknown_name
 
@@ -71,7 +72,7 @@ PUBLISHED: dict[str, tuple[PublishedFolder, ...]] = {
     name: versions for name, (versions, _) in _IN_FOLDER.items()
 }
 """What is published of each data set, the version to fetch first."""
-OWN = ("images", "arrays", "pictures")
+OWN = ("images", "arrays", "pictures", "segmented")
 """Data of one's own, which says itself how many channels and classes it has."""
 DATASETS: tuple[str, ...] = (*_BUILT_IN, *_IN_FOLDER, *OWN)
 
@@ -107,6 +108,8 @@ def read_dataset(
         raise DataError(f"data set {name!r} is read from a folder; arrays are data.name=arrays")
     if name == "pictures":
         return read_pictures(folder, channels=channels)
+    if name == "segmented":
+        return read_segmented(folder, channels=channels, group=group)
     if name == "images":
         assert size is not None, "a DataConfig for images has a size"
         return read_image_folder(folder, channels=channels, size=size, stream=stream, group=group)
@@ -122,6 +125,8 @@ def own_form(name: str, folder: Source | None, *, channels: int | None = None) -
         raise DataError(_wanted(name))
     if name == "pictures" and not isinstance(folder, Mapping):
         return pictures_form(folder, channels=channels)
+    if name == "segmented" and not isinstance(folder, Mapping):
+        return segmented_form(folder, channels=channels)
     if name == "images" and not isinstance(folder, Mapping):
         num_classes = len(image_classes(folder))
         return ArrayForm(image_channels(folder) if channels is None else channels, num_classes, 2)
@@ -145,7 +150,7 @@ def suggested_groups(name: str, folder: Source) -> str | None:
             f"{found[0][1].lower()} may stand in training and test alike; save it as group beside "
             f"x and y to keep them apart"
         )
-    if name == "pictures":  # no data.group there
+    if name in ("pictures", "segmented"):  # whose names say nothing of classes
         return None
     assert not isinstance(folder, Mapping)
     matches = [_SOURCE_NAME.search(path) for path in image_names(folder)]
@@ -176,6 +181,9 @@ def recognize(place: Path) -> dict[str, int]:
         if any(_holds(where, versions) for where in (place, place / name) if where.exists())
     }
     if not found and place.is_dir():
+        dimension = dimension_of(place)
+        if dimension is not None:
+            return {"segmented": dimension}
         with suppress(DataError):
             image_classes(place)
             found = {"images": 2}
@@ -195,6 +203,10 @@ def _wanted(name: str) -> str:
         return "no images were given; pass --data DIR with a folder for each class in it"
     if name == "pictures":
         return "no images were given; pass --data DIR with images in it, of any names and sizes"
+    if name == "segmented":
+        return (
+            "no images were given; pass --data DIR with images in DIR/images, labels in DIR/labels"
+        )
     if name == "arrays":
         return f"no arrays were given; pass --data with x and y in them: {KINDS}"
     first = published_versions(name)[0]
