@@ -146,7 +146,8 @@ def fit_and_write(
             best = deepcopy(trainer.evaluated)
         seconds = monotonic() - begin
         epochs.append([report.data_loss, report.accuracy, report.validation_accuracy, seconds])
-        print(f"{path.stem}: epoch {report.epoch} " + " ".join(f"{n:.4g}" for n in epochs[-1]), flush=True)
+        figures = " ".join(f"{number:.4g}" for number in epochs[-1])
+        print(f"{path.stem}: epoch {report.epoch} {figures}", flush=True)
     found: dict[str, Any] = {
         "network": kind,
         "seed": seed,
