@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.arrays import ArrayFiles, ArrayForm
-from pdecnn.data.image_file import SUFFIXES, read_label_image
+from pdecnn.data.image_file import read_label_image
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import Scan, common_dtype, find_group, first_channels, read_as
 from pdecnn.data.split import hold_out_test, number_groups
@@ -349,12 +349,3 @@ def _read_packed(path: Path, group: str | None) -> dict[str, _Part]:
             groups,
         )
     return parts
-
-
-def prediction_name(path: Path) -> str:
-    """What the labels of an image are called: a volume's own name, or that of a PNG file."""
-    if is_volume(path):
-        return path.name
-    if path.suffix.lower() in SUFFIXES:
-        return f"{path.stem}.png"
-    raise DataError(f"{path}: is neither an image nor a volume; they end in {', '.join(SUFFIXES)}")

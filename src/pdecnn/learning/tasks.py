@@ -462,7 +462,7 @@ class Segmentation(AbstractTask):
         for place, (labels, scores) in enumerate(
             self._answers(network, images, precision, lambda: None)
         ):
-            row = [images.picture(place).float(), labels[None], scores.argmax(0)[None]]
+            row = [_in_unit_range(images.picture(place)), labels[None], scores.argmax(0)[None]]
             if images.dimension == 3:
                 middle = int((labels > 0).flatten(0, 1).sum(0).argmax())
                 row = [part[..., middle] for part in row]
@@ -485,6 +485,12 @@ class Segmentation(AbstractTask):
                 features = fast_layout(network.preprocess(images.picture(place)[None]))
                 scores = compute_scores(network, features, precision)[0].float()
             yield images.mask(place).to(scores.device).long(), scores
+
+
+def _in_unit_range(image: Tensor) -> Tensor:
+    """The image in float32 from 0 to 1, whatever its units."""
+    values = image.float() - image.float().amin()
+    return values / values.amax().clamp(min=1e-30)
 
 
 def _overlaps(found: Tensor, wanted: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
