@@ -10,7 +10,8 @@ from tests.unit.data import test_cifar, test_stl10
 
 
 def test_the_names():
-    assert DATASETS == ("digits", "stl10", "cifar10", "cifar100", "images", "arrays", "pictures")
+    own = ("images", "arrays", "pictures", "segmented")
+    assert DATASETS == ("digits", "stl10", "cifar10", "cifar100", *own)
     assert [name for name in DATASETS if not needs_folder(name)] == ["digits"]
 
 
