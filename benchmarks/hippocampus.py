@@ -5,12 +5,14 @@
     python -m benchmarks.hippocampus train --data hippocampus.npz --output DIR \\
         [--network RECIPE] [--seeds 0 1 2] [--set KEY=VALUE ...]
     python -m benchmarks.hippocampus unet --data hippocampus.npz --output DIR [--seeds 0 1 2]
+    python -m benchmarks.hippocampus memory --data hippocampus.npz --output DIR
 
 FOLDER has `images` and `labels`, of which `arrange` copies those at the positions 4, 9, 14, ... of
 the sorted names, from 0, into `test` and all others into `train`. The rate of the U-Net is that of
 three with which the best epoch of a shorter training has the highest validation Dice. The test
 volumes are scored once a training, at its end, by the epoch that is best at validation. Each
-training writes NAME-seedN.json into DIR; one that is there is not trained again.
+training writes NAME-seedN.json into DIR; one that is there is not trained again. `memory` trains
+nothing: it measures what a step of each network needs, ours in every mode, into memory.json.
 """
 
 import argparse
@@ -59,8 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arranging = commands.add_parser("arrange", help="copy volumes into train and test")
     arranging.add_argument("folder", type=Path)
     arranging.add_argument("output", type=Path)
-    for name, about in (("train", "our networks"), (UNET, "the U-Net")):
-        command = commands.add_parser(name, help=f"train {about}")
+    for name, about in (
+        ("train", "train our networks"),
+        (UNET, "train the U-Net"),
+        ("memory", "measure what a step needs"),
+    ):
+        command = commands.add_parser(name, help=about)
         command.add_argument("--data", type=Path, required=True)
         command.add_argument("--output", type=Path, required=True)
         command.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
@@ -68,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.add_argument("--device", default="auto")
         if name == "train":
             command.add_argument("--network", default=RECIPE)
-        else:
+        elif name == UNET:
             command.add_argument("--rate", type=float, help="without it the best of three")
     chosen = parser.parse_args(arguments)
     if chosen.command == "arrange":
@@ -84,6 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             fit_and_write(config, chosen.network, seed, chosen.output, device)
         return
     config = recipe(RECIPE).with_settings(settings)
+    if chosen.command == "memory":
+        write_json(chosen.output / "memory.json", measure_memory(config, device))
+        return
     rate = chosen.rate or best_rate(config, chosen.output, device)
     for seed in chosen.seeds:
         fit_and_write(with_rate(config, rate), UNET, seed, chosen.output, device)
@@ -135,6 +144,7 @@ def fit_and_write(
     precision = resolve_precision(config.training.precision, device)
     config = replace(config, seed=seed, training=replace(config.training, precision=precision))
     config = fit_network(config)
+    config = replace(config, network=config.network.with_grid())
     splits = read_splits(config.data, seed)
     memory = step_memory(config, kind, splits, device)
     begin = monotonic()
@@ -177,6 +187,17 @@ def fit_and_write(
         print(f"{path.stem}: test median Dice {found['test']['median_dice']}", flush=True)
     write_json(path, found)
     return found
+
+
+def measure_memory(config: RunConfig, device: torch.device) -> dict[str, Any]:
+    """What a step of our network needs in every mode, and one of the U-Net."""
+    config = fit_network(config)
+    splits = read_splits(config.data, config.seed)
+    found: dict[str, Any] = {"environment": describe_environment(device, config.seed)}
+    for mode in ("stored", "checkpointed", "reversible", "exact"):
+        network = replace(config.network, backprop=mode)
+        found[mode] = step_memory(replace(config, network=network), RECIPE, splits, device)
+    return found | {UNET: step_memory(config, UNET, splits, device)}
 
 
 def make_trainer(config: RunConfig, kind: str, splits: Splits, device: torch.device) -> Trainer:

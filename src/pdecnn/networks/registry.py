@@ -415,7 +415,7 @@ def _register_segmenters() -> None:
         is_heat = dynamics == "parabolic"
         kept: dict[str, Any] = {"normalization": "batch"}
         if not is_heat:
-            kept = {"normalization": "bias", "step_size": 0.25, "backprop": "reversible"}
+            kept = {"normalization": "bias", "step_size": 0.25, "backprop": "exact"}
         for dimension, sizes in SEGMENTERS.items():
             settings = DYNAMICS[dynamics] | kept | sizes
 

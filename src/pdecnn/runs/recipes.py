@@ -220,8 +220,8 @@ def _segmenter(name: str, data: DataConfig) -> RunConfig:
         training=TrainingConfig(
             epochs=20,
             batch_size=8,
-            optimizer="adamw",
-            learning_rates=(1e-3,),
+            optimizer="muon",
+            learning_rates=(2e-3,),
             schedule="cosine",
             warmup=0.02,
             clip_norm=1.0,

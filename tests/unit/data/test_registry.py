@@ -10,8 +10,8 @@ from tests.unit.data import test_cifar, test_stl10
 
 
 def test_the_names():
-    own = ("images", "arrays", "pictures", "segmented")
-    assert DATASETS == ("digits", "stl10", "cifar10", "cifar100", *own)
+    own = ["images", "arrays", "pictures", "segmented"]
+    assert list(DATASETS) == ["digits", "stl10", "cifar10", "cifar100", *own]
     assert [name for name in DATASETS if not needs_folder(name)] == ["digits"]
 
 
