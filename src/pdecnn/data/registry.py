@@ -173,6 +173,9 @@ def recognize(place: Path) -> dict[str, int]:
     """
     if not os.path.exists(place):
         raise DataError(f"{place}: no such file or folder; pass the place where the data lies")
+    dimension = dimension_of(place)
+    if dimension is not None:
+        return {"segmented": dimension}
     if place.suffix in (".npz", ".safetensors") or any(place.glob("*.npy")):
         return {"arrays": array_form(place).dimension}
     found = {
@@ -181,9 +184,6 @@ def recognize(place: Path) -> dict[str, int]:
         if any(_holds(where, versions) for where in (place, place / name) if where.exists())
     }
     if not found and place.is_dir():
-        dimension = dimension_of(place)
-        if dimension is not None:
-            return {"segmented": dimension}
         with suppress(DataError):
             image_classes(place)
             found = {"images": 2}

@@ -93,7 +93,11 @@ def segmented_form(place: Path | str, *, channels: int | None) -> ArrayForm:
 
 
 def dimension_of(folder: Path) -> int | None:
-    """2 for a folder of images with labels, 3 of volumes; None: it is none of them."""
+    """2 for a folder of images with labels, or a packed one, 3 of volumes; None: it is neither."""
+    if folder.suffix == PACKED:
+        arrays = ArrayFiles(folder)
+        known = {f"{kind}_train" for kind in _KINDS} <= arrays.names
+        return len(arrays.shape("x_train")) - 2 if known else None
     for where in _find_parts(folder).values():
         if (where / IMAGES).is_dir() and (where / LABELS).is_dir():
             files = [path for path in (where / IMAGES).rglob("*") if path.is_file()]
@@ -336,10 +340,10 @@ def _read_packed(path: Path, group: str | None) -> dict[str, _Part]:
             raise DataError(f"{path}: y, size or name of x_{part} do not fit it; pack it again")
         names = [str(text) for text in name]
         groups: list[str] = []
-        if f"group_{part}" in files.names:
-            groups = [str(text) for text in files.read(f"group_{part}")]
-        elif group is not None:
+        if group is not None:
             groups = [find_group(group, text, path) for text in names]
+        elif f"group_{part}" in files.names:
+            groups = [str(text) for text in files.read(f"group_{part}")]
         parts[part] = _Part(
             torch.from_numpy(x),
             checked_labels(y),

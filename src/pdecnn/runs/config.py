@@ -327,6 +327,10 @@ class RunConfig:
             raise ConfigError(f"seed must be a whole number of at least 0, found {self.seed!r}")
         self.task.check_network(self.network)
         self.task.check_data(self.data.name)
+        if self.data.name == "segmented" and self.training.level_sizes is not None:
+            raise ConfigError(
+                "coarser images have pixels of several classes; leave out training.level_sizes"
+            )
         if self.task.name != "classification":
             for name in _OF_CLASSES:
                 if getattr(self.training, name) != getattr(TrainingConfig(), name):

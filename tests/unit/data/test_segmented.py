@@ -74,6 +74,7 @@ def test_packed_volumes_are_the_same_data_without_nibabel(group, tmp_path, monke
         assert one.names == two.names
     with np.load(file, allow_pickle=False) as arrays:
         assert set(arrays) >= {"x_train", "y_train", "name_train", "spacing_train"}
+    assert recognize(file) == {"segmented": 3}
     with pytest.raises(DataError, match=r"has 1 channels, but data\.channels=3"):
         read_segmented(file, channels=3)
 

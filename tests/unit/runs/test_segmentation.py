@@ -223,6 +223,10 @@ def test_the_command_line_from_folder_to_labels(trained, balls, tmp_path, capsys
         ({"task.name": "regression"}, "does not fit"),
         ({"network.classifier": "linear"}, r"needs network\.classifier=field"),
         ({"training.mixup": 0.2}, r"training\.mixup is for classes"),
+        (
+            {"training.level_sizes": [64, 128], "training.level_epochs": [1, 1]},
+            r"leave out training\.level_sizes",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(changes, message):
@@ -236,6 +240,13 @@ def test_settings_of_segmentation_are_refused_elsewhere(name):
         pdecnn.recipe("hamiltonian_digits").with_settings({f"data.{name}": 0.1})
     with pytest.raises(ConfigError, match=r"data\.flip=left_right is for data\.name=segmented"):
         pdecnn.recipe("hamiltonian_digits").with_settings({"data.flip": "left_right"})
+
+
+def test_a_recipe_that_reads_no_labels_names_those_that_do(balls, capsys, monkeypatch):
+    found = call(capsys, monkeypatch, "train", "--data", balls)
+    assert found.code != 0
+    assert "hamiltonian_segmentation_volumes" in found.stderr
+    assert "hamiltonian_segmentation," not in found.stderr
 
 
 def test_data_of_other_axes_than_the_recipe_is_refused(balls, tmp_path):
