@@ -211,6 +211,61 @@ def sounds(dynamics: str) -> RunConfig:
     )
 
 
+def segmentation(dynamics: str) -> RunConfig:
+    """Images with a class for each pixel: mirrored left to right, as photographs may be."""
+    data = DataConfig(
+        name="segmented",
+        patch=128,
+        repeats=8,
+        flip="left_right",
+        turn=10.0,
+        zoom=0.2,
+        intensity=0.2,
+        validation_fraction=0.1,
+    )
+    return _segmenter(f"{dynamics}_segmentation", data)
+
+
+def segmentation_volumes(dynamics: str) -> RunConfig:
+    """Volumes with a class for each voxel, in units of their own: each is standardised.
+
+    A body is nearly its own mirror image from left to right, and along no other axis.
+    """
+    data = DataConfig(
+        name="segmented",
+        patch=40,
+        repeats=8,
+        flip="left_right",
+        turn=10.0,
+        zoom=0.1,
+        intensity=0.1,
+        validation_fraction=0.1,
+    )
+    return _segmenter(f"{dynamics}_segmentation_volumes", data)
+
+
+def _segmenter(name: str, data: DataConfig) -> RunConfig:
+    return RunConfig(
+        recipe=name,
+        task=TaskConfig(name="segmentation"),
+        network=model_config(name),
+        data=data,
+        training=TrainingConfig(
+            epochs=20,
+            batch_size=8,
+            optimizer="muon",
+            learning_rates=(2e-3,),
+            schedule="cosine",
+            warmup=0.02,
+            clip_norm=1.0,
+            average_decay=0.998,
+            smoothness_weight=0.0,
+            decay_weight=0.0,
+            box="none",
+        ),
+    )
+
+
 _ALL_OF_CIFAR10 = DataConfig(
     name="cifar10", padding=1 / 32, standardize="mean", validation_fraction=0.0
 )
@@ -377,7 +432,7 @@ RECIPES |= {
 }
 RECIPES |= {
     f"{dynamics}_{function.__name__}": (function, dynamics)
-    for function in (denoising, sounds)
+    for function in (denoising, sounds, segmentation, segmentation_volumes)
     for dynamics in ("parabolic", "hamiltonian", "second_order")
 }
 
