@@ -258,7 +258,6 @@ def _segmenter(name: str, data: DataConfig) -> RunConfig:
             schedule="cosine",
             warmup=0.02,
             clip_norm=1.0,
-            average_decay=0.998,
             smoothness_weight=0.0,
             decay_weight=0.0,
             box="none",

@@ -27,7 +27,6 @@ SMALL = {
     "network.hidden_channels": 4,
     "training.batch_size": 8,
     "training.epochs": 2,
-    "training.average_decay": 0.9,
 }
 LEVELS = {2: [4, 16, 4, 4], 3: [4, 32, 4, 4]}
 
