@@ -31,6 +31,7 @@ from pdecnn.data.published import (
     read_cifar100,
     read_stl10,
 )
+from pdecnn.data.segmented import dimension_of, read_segmented, segmented_form
 from pdecnn.data.sounds import SoundSettings, has_sounds, read_sounds, sound_names, sounds_form
 from pdecnn.data.split import balanced_split
 from pdecnn.errors import DataError, unknown_name
@@ -72,7 +73,7 @@ PUBLISHED: dict[str, tuple[PublishedFolder, ...]] = {
     name: versions for name, (versions, _) in _IN_FOLDER.items()
 }
 """What is published of each data set, the version to fetch first."""
-OWN = ("images", "arrays", "pictures", "sounds")
+OWN = ("images", "arrays", "pictures", "sounds", "segmented")
 """Data of one's own, which says itself how many channels and classes it has."""
 DATASETS: tuple[str, ...] = (*_BUILT_IN, *_IN_FOLDER, *OWN)
 
@@ -113,6 +114,8 @@ def read_dataset(
     if name == "sounds":
         assert sounds is not None, "a DataConfig for sounds has a length and a rate"
         return read_sounds(folder, sounds)
+    if name == "segmented":
+        return read_segmented(folder, channels=channels, group=group)
     if name == "images":
         assert size is not None, "a DataConfig for images has a size"
         return read_image_folder(folder, channels=channels, size=size, stream=stream, group=group)
@@ -137,6 +140,8 @@ def own_form(
     if name == "sounds" and not isinstance(folder, Mapping):
         assert sounds is not None, "a DataConfig for sounds has a length and a rate"
         return sounds_form(folder, sounds)
+    if name == "segmented" and not isinstance(folder, Mapping):
+        return segmented_form(folder, channels=channels)
     if name == "images" and not isinstance(folder, Mapping):
         num_classes = len(image_classes(folder))
         return ArrayForm(image_channels(folder) if channels is None else channels, num_classes, 2)
@@ -160,7 +165,7 @@ def suggested_groups(name: str, folder: Source) -> str | None:
             f"{found[0][1].lower()} may stand in training and test alike; save it as group beside "
             f"x and y to keep them apart"
         )
-    if name == "pictures":  # no data.group there
+    if name in ("pictures", "segmented"):  # whose names say nothing of classes
         return None
     assert not isinstance(folder, Mapping)
     if name == "sounds" and Path(folder).suffix == PACKED:  # groups were said when it was packed
@@ -186,6 +191,9 @@ def recognize(place: Path) -> dict[str, int]:
     """
     if not os.path.exists(place):
         raise DataError(f"{place}: no such file or folder; pass the place where the data lies")
+    dimension = dimension_of(place)
+    if dimension is not None:
+        return {"segmented": dimension}
     if place.suffix in (".npz", ".safetensors") or any(place.glob("*.npy")):
         return {"arrays": array_form(place).dimension}
     found = {
@@ -217,6 +225,10 @@ def _wanted(name: str) -> str:
         return "no images were given; pass --data DIR with images in it, of any names and sizes"
     if name == "sounds":
         return "no sounds were given; pass --data DIR with WAV, FLAC or OGG files in it"
+    if name == "segmented":
+        return (
+            "no images were given; pass --data DIR with images in DIR/images, labels in DIR/labels"
+        )
     if name == "arrays":
         return f"no arrays were given; pass --data with x and y in them: {KINDS}"
     first = published_versions(name)[0]

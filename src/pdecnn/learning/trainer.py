@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages
-from pdecnn.data.patches import Patches
+from pdecnn.data.patches import AbstractPatches
 from pdecnn.data.split import training_batches
 from pdecnn.errors import ConfigError, DivergedError, TooLargeError
 from pdecnn.learning.capture import TrainingGraphs
@@ -80,7 +80,7 @@ class Trainer:
         seed: int,
         ranks: Ranks = ALONE,
         task: AbstractTask = CLASSIFICATION,
-        patches: Patches | None = None,
+        patches: AbstractPatches | None = None,
     ) -> None:
         for image_set in (train, validation):
             if image_set is not None:
@@ -97,6 +97,8 @@ class Trainer:
         device = network.weight.device
         self.config = config
         self.train = train.to(device)
+        if patches is not None:
+            self.train = patches.prepared(self.train, network.preprocess)
         self.validation = None if validation is None else validation.to(device)
         self.augmentation = augmentation
         self.seed = seed
@@ -262,7 +264,7 @@ class Trainer:
         """The size of the images the network sees on its level."""
         preprocessing, size = self.network.preprocessing, self.train.size
         if self.patches is not None:
-            size = (self.patches.size,) * len(size)
+            size = self.patches.size
         return tuple(n // preprocessing.pooling for n in preprocessing.size or size)
 
     def _described(self) -> str:

@@ -142,6 +142,21 @@ SOUND_NETWORK: dict[str, Any] = {
     "opening": "pad",
     "patch_size": 8,
 }
+# From images or volumes to a class for each pixel, in levels: a pixel becomes channels of a
+# coarser one, so that layers are thin where there are many channels.
+SEGMENTERS: dict[int, dict[str, Any]] = {
+    2: {
+        "channels": (32, 128, 512, 128, 32, 32),
+        "hidden_channels": (32, 64, 64, 64, 32),
+        "in_channels": 3,
+        "boundary": "reflect",
+    },
+    3: {
+        "channels": (16, 128, 1024, 128, 16, 16),
+        "hidden_channels": (32, 64, 32, 64, 32),
+        "in_channels": 1,
+    },
+}
 
 # Trained networks that come with the package, one `save_pretrained` folder a model.
 PUBLISHED_WEIGHTS = Path(__file__).parent / "weights"
@@ -416,8 +431,37 @@ def _register_sound_models() -> None:
         register_model(config)
 
 
+def _register_segmenters() -> None:
+    for dynamics in ("parabolic", "hamiltonian", "second_order"):
+        # The heat equation cannot be run backwards, and batch norm does what a step size would.
+        is_heat = dynamics == "parabolic"
+        kept: dict[str, Any] = {"normalization": "batch"}
+        if not is_heat:
+            kept = {"normalization": "bias", "step_size": 0.25, "backprop": "exact"}
+        for dimension, sizes in SEGMENTERS.items():
+            settings = DYNAMICS[dynamics] | kept | sizes
+
+            def config(
+                settings: dict[str, Any] = settings, dimension: int = dimension
+            ) -> NetworkConfig:
+                return NetworkConfig(
+                    **settings,
+                    dimension=dimension,
+                    num_classes=2,
+                    num_steps=2,
+                    opening="linear",
+                    connector="invertible",
+                    pooling="space_to_depth",
+                    classifier="field",
+                )
+
+            config.__name__ = f"{dynamics}_segmentation" + ("_volumes" if dimension == 3 else "")
+            register_model(config)
+
+
 _register_paper_models()
 _register_tuned_models()
 _register_stable_models()
 _register_denoisers()
 _register_sound_models()
+_register_segmenters()

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 from pdecnn.checks import is_count, is_finite_number
 from pdecnn.data.augmentation import ALTERNATE, PADDING_MODES, Augmentation
 from pdecnn.data.image_file import MAX_PIXELS
-from pdecnn.data.patches import Patches
+from pdecnn.data.patches import LEFT_RIGHT, AbstractPatches, LabelledPatches, NoisyPatches
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.data.sound_file import HIGHEST_RATE
 from pdecnn.data.sounds import SoundSettings
@@ -119,8 +119,9 @@ class DataConfig(Settings):
     )
     flip: bool | str = setting(
         True,
-        "Whether images are mirrored at random; 'alternate': every image in every other epoch.",
-        (ALTERNATE,),
+        "Whether images are mirrored at random; 'alternate': every image in every other epoch; "
+        "'left_right': along one axis only, the first of volumes and the last of images.",
+        (ALTERNATE, LEFT_RIGHT),
     )
     padding: float = setting(
         1 / 16,
@@ -166,10 +167,28 @@ class DataConfig(Settings):
     standardize: str = setting(
         "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
     )
-    patch: int | None = setting(
-        None, "The side of the random crops of pictures that are trained on.", "[1, inf)"
+    patch: int | tuple[int, ...] | None = setting(
+        None,
+        "The side of the random crops that pictures, and images with a class for each pixel, are "
+        "trained on; of the latter it may be one number an axis.",
+        "[1, inf)",
     )
     repeats: int = setting(1, "How many crops an epoch takes of each picture.", "[1, inf)")
+    turn: float = setting(
+        0.0,
+        "Images with a class for each pixel are turned at random by up to so many degrees in the "
+        "plane of any two axes.",
+        "[0, 180]",
+    )
+    zoom: float = setting(
+        0.0, "They are scaled at random by factors of 1 - zoom to 1 + zoom.", "[0, 1)"
+    )
+    intensity: float = setting(
+        0.0,
+        "Their standardised pixels are multiplied at random by 1 - intensity to 1 + intensity, and "
+        "up to as much is added or taken away.",
+        "[0, 1)",
+    )
     noise: float | tuple[float, ...] | None = setting(
         None,
         "The standard deviation of the noise on pictures, in units of 255; or a range, of which "
@@ -211,26 +230,27 @@ class DataConfig(Settings):
                 f"data.noise must be one number or a range of two, such as [5, 55], found "
                 f"{list(self.noise)}"
             )
+        self._refuse_others_settings()
+        if self.name == "segmented":
+            self._check_segmented()
         if self.name != "pictures":
-            for name, unused in (("patch", None), ("noise", None), ("repeats", 1)):
-                if getattr(self, name) != unused:
-                    raise ConfigError(
-                        f"data.{name} is for data.name=pictures; leave it out for {self.name!r}, "
-                        f"found {getattr(self, name)}"
-                    )
-        elif self.patch is None or self.noise is None:
+            return
+        if not isinstance(self.patch, int) or self.noise is None:
             raise ConfigError(
                 "pictures are cropped and have noise added: set data.patch and data.noise, e.g. "
                 "data.patch=64 and data.noise=25"
             )
-        elif (
-            self.flip == ALTERNATE or self.cutout or self.trivial_augment or self.group is not None
+        if (
+            isinstance(self.flip, str)
+            or self.cutout
+            or self.trivial_augment
+            or self.group is not None
         ):
             raise ConfigError(
                 "pictures are cropped and flipped at random: leave out data.cutout, "
                 "data.trivial_augment and data.group, and set data.flip=true or false"
             )
-        elif self.standardize != "none" or self.size is not None or self.stream:
+        if self.standardize != "none" or self.size is not None or self.stream:
             raise ConfigError(
                 "pictures are read as they are, in [0, 1] and in memory: set "
                 "data.standardize=none and leave out data.size and data.stream"
@@ -270,13 +290,70 @@ class DataConfig(Settings):
             **{entry.name: getattr(self, entry.name) for entry in fields(SoundSettings)}
         )
 
-    def patches(self) -> Patches | None:
-        """The examples that pictures become; None for data with classes."""
-        if self.patch is None or self.noise_range is None:
+    def _refuse_others_settings(self) -> None:
+        """Refuse what is read of other data alone."""
+        both = ("pictures", "segmented")
+        for name, unused, users in (
+            ("patch", None, both),
+            ("noise", None, both[:1]),
+            ("repeats", 1, both),
+            ("turn", 0, both[1:]),
+            ("zoom", 0, both[1:]),
+            ("intensity", 0, both[1:]),
+        ):
+            if self.name not in users and getattr(self, name) != unused:
+                raise ConfigError(
+                    f"data.{name} is for data.name={' or '.join(users)}; leave it out for "
+                    f"{self.name!r}, found {getattr(self, name)}"
+                )
+        if self.flip == LEFT_RIGHT and self.name != "segmented":
+            raise ConfigError(
+                f"data.flip={LEFT_RIGHT} is for data.name=segmented; set data.flip=true or false"
+            )
+
+    def _check_segmented(self) -> None:
+        """What images with a class for each pixel need, and what they do not have."""
+        if self.patch is None:
+            raise ConfigError(
+                "images with a class for each pixel are cropped: set data.patch, e.g. data.patch=32"
+            )
+        if self.flip == ALTERNATE or self.cutout or self.trivial_augment:
+            raise ConfigError(
+                "images with a class for each pixel are cropped, flipped, turned and scaled at "
+                "random: leave out data.cutout and data.trivial_augment, and set data.flip to "
+                f"true, false or {LEFT_RIGHT}"
+            )
+        if self.standardize not in ("image", "none") or self.size or self.stream:
+            raise ConfigError(
+                "images with a class for each pixel are of any size and in memory: set "
+                "data.standardize=image or none, and leave out data.size and data.stream"
+            )
+        if self.pooling > 1:
+            raise ConfigError("data.pooling would leave pixels without a class; leave it out")
+
+    def patches(self, dimension: int) -> AbstractPatches | None:
+        """The examples that become of images of so many axes; None for data with classes."""
+        size = self.patch_size(dimension)
+        if size is None:
             return None
-        return Patches(
-            size=self.patch, repeats=self.repeats, flip=bool(self.flip), noise=self.noise_range
+        if self.noise_range is not None:
+            return NoisyPatches(
+                size=size, repeats=self.repeats, flip=bool(self.flip), noise=self.noise_range
+            )
+        return LabelledPatches(
+            size=size,
+            repeats=self.repeats,
+            flip=self.flip,
+            turn=self.turn,
+            zoom=self.zoom,
+            intensity=self.intensity,
         )
+
+    def patch_size(self, dimension: int) -> tuple[int, ...] | None:
+        """The crops along each axis; None: whole images."""
+        if self.patch is None or isinstance(self.patch, tuple):
+            return self.patch
+        return (self.patch,) * dimension
 
     @property
     def noise_range(self) -> tuple[float, float] | None:
@@ -298,12 +375,12 @@ class DataConfig(Settings):
                 f"data.padding_mode={self.padding_mode} has no use with data.padding=0; set "
                 f"data.padding above 0, or leave data.padding_mode out"
             )
-        if self.channels is not None and self.name not in ("images", "pictures"):
+        if self.channels is not None and self.name not in ("images", "pictures", "segmented"):
             raise ConfigError(
                 f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
                 f"found {self.channels}"
             )
-        if self.group is not None and self.name not in ("images", "sounds"):
+        if self.group is not None and self.name not in ("images", "sounds", "segmented"):
             raise ConfigError(
                 f"data.group is a pattern on names of image and sound files; leave it out for "
                 f"{self.name!r}, found {quoted(self.group)}: arrays have an array group beside x "
@@ -317,6 +394,8 @@ class DataConfig(Settings):
     def augmentation(self) -> Augmentation:
         """The random changes of training images."""
         own = {entry.name: getattr(self, entry.name) for entry in fields(Augmentation)}
+        if self.flip == LEFT_RIGHT:  # which patches are, not whole images
+            own["flip"] = True
         return Augmentation(**own)
 
 
@@ -342,6 +421,11 @@ class RunConfig:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigError(f"seed must be a whole number of at least 0, found {self.seed!r}")
         self.task.check_network(self.network)
+        self.task.check_data(self.data.name)
+        if self.data.name == "segmented" and self.training.level_sizes is not None:
+            raise ConfigError(
+                "coarser images have pixels of several classes; leave out training.level_sizes"
+            )
         if self.task.name != "classification":
             for name in _OF_CLASSES:
                 if getattr(self.training, name) != getattr(TrainingConfig(), name):
@@ -425,6 +509,9 @@ _BEFORE: dict[int, dict[str, Any]] = {
         "network.boundary": "zero",
         "data.patch": None,
         "data.repeats": 1,
+        "data.turn": 0.0,
+        "data.zoom": 0.0,
+        "data.intensity": 0.0,
         "data.noise": None,
         "data.test_groups": None,
         "data.validation_groups": None,

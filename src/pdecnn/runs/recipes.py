@@ -211,6 +211,60 @@ def sounds(dynamics: str) -> RunConfig:
     )
 
 
+def segmentation(dynamics: str) -> RunConfig:
+    """Images with a class for each pixel: mirrored left to right, as photographs may be."""
+    data = DataConfig(
+        name="segmented",
+        patch=128,
+        repeats=8,
+        flip="left_right",
+        turn=10.0,
+        zoom=0.2,
+        intensity=0.2,
+        validation_fraction=0.1,
+    )
+    return _segmenter(f"{dynamics}_segmentation", data)
+
+
+def segmentation_volumes(dynamics: str) -> RunConfig:
+    """Volumes with a class for each voxel, in units of their own: each is standardised.
+
+    A body is nearly its own mirror image from left to right, and along no other axis.
+    """
+    data = DataConfig(
+        name="segmented",
+        patch=40,
+        repeats=8,
+        flip="left_right",
+        turn=10.0,
+        zoom=0.1,
+        intensity=0.1,
+        validation_fraction=0.1,
+    )
+    return _segmenter(f"{dynamics}_segmentation_volumes", data)
+
+
+def _segmenter(name: str, data: DataConfig) -> RunConfig:
+    return RunConfig(
+        recipe=name,
+        task=TaskConfig(name="segmentation"),
+        network=model_config(name),
+        data=data,
+        training=TrainingConfig(
+            epochs=20,
+            batch_size=8,
+            optimizer="muon",
+            learning_rates=(2e-3,),
+            schedule="cosine",
+            warmup=0.02,
+            clip_norm=1.0,
+            smoothness_weight=0.0,
+            decay_weight=0.0,
+            box="none",
+        ),
+    )
+
+
 _ALL_OF_CIFAR10 = DataConfig(
     name="cifar10", padding=1 / 32, standardize="mean", validation_fraction=0.0
 )
@@ -254,24 +308,24 @@ def _margins(
 
 def cifar10_tuned(dynamics: str) -> RunConfig:
     """CIFAR-10 as people train today, on all 50,000 images."""
-    return _tuned(dynamics, _on_all_images("cifar10"), _nesterov(200, batch_size=500, rate=0.3))
+    return _tuned(dynamics, _on_all_images("cifar10"), _muon(200, batch_size=500, rate=1e-2))
 
 
 def cifar100_tuned(dynamics: str) -> RunConfig:
     """CIFAR-100 by analogy with CIFAR-10."""
-    return _tuned(dynamics, _on_all_images("cifar100"), _nesterov(200, batch_size=500, rate=0.3))
+    return _tuned(dynamics, _on_all_images("cifar100"), _muon(200, batch_size=500, rate=1e-2))
 
 
 def stl10_tuned(dynamics: str) -> RunConfig:
     """STL-10 by analogy with CIFAR-10, in small batches: it has 5,000 training images."""
     data = _on_all_images("stl10", cutout=24)
-    return _tuned(dynamics, data, _nesterov(200, batch_size=100, rate=0.1))
+    return _tuned(dynamics, data, _muon(200, batch_size=100, rate=5e-3))
 
 
 def images_tuned(dynamics: str) -> RunConfig:
     """A folder of images of one's own by analogy with CIFAR-10, the best epoch by validation."""
     data = DataConfig(name="images", size=64, **_today(cutout=16))
-    return _tuned(dynamics, data, _nesterov(30, batch_size=32, rate=0.05))
+    return _tuned(dynamics, data, _muon(30, batch_size=32, rate=3e-3))
 
 
 def _tuned(dynamics: str, data: DataConfig, training: TrainingConfig) -> RunConfig:
@@ -292,12 +346,14 @@ def _today(cutout: int) -> dict[str, Any]:
     }
 
 
-def _nesterov(epochs: int, *, batch_size: int, rate: float) -> TrainingConfig:
+def _muon(epochs: int, *, batch_size: int, rate: float) -> TrainingConfig:
     return TrainingConfig(
         epochs=epochs,
         batch_size=batch_size,
-        optimizer="nesterov",
+        optimizer="muon",
         learning_rates=(rate,),
+        weight_decay=0.02,
+        decay_weight=0.0,
         schedule="linear",
         warmup=0.1,
         label_smoothing=0.1,
@@ -375,7 +431,7 @@ RECIPES |= {
 }
 RECIPES |= {
     f"{dynamics}_{function.__name__}": (function, dynamics)
-    for function in (denoising, sounds)
+    for function in (denoising, sounds, segmentation, segmentation_volumes)
     for dynamics in ("parabolic", "hamiltonian", "second_order")
 }
 
