@@ -56,23 +56,6 @@ def padded(low: float, high: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def percent_range(values: Sequence[float]) -> tuple[float, float]:
-    """A tenth at least, and not beyond 0 and 100 % but for half a marker."""
-    low, high = min(values), max(values)
-    middle, reach = (low + high) / 2, 0.6 * max(high - low, 0.1)
-    return max(middle - reach, -0.02 * reach), min(middle + reach, 1 + 0.06 * reach)
-
-
-def value_range(values: Sequence[float], *, log: bool) -> tuple[float, float]:
-    """From zero, unless there are negative numbers or decades."""
-    low, high = min(values), max(values)
-    if log:
-        return low / 1.2, high * 1.2
-    if low >= 0:
-        return 0.0, 1.08 * high or 1.0
-    return padded(low, high)
-
-
 def plane_range(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
     """With zero in it, and wide enough that rounding does not look like a cloud."""
     low, high = min(0.0, *values), max(0.0, *values)
@@ -94,13 +77,12 @@ def draw_chart(chart: Chart) -> Markup:
         said = "none" if chart.plane else "no finite numbers"
         return tag("p", f"{chart.title}: {said}.", class_="note")
     xs = [x for curve in chart.series for _, x, _ in curve.points]
-    ys = [y for curve in chart.series for _, _, y in curve.points]
-    ys += [] if chart.level is None else [chart.level]
     if chart.plane:
+        ys = [y for curve in chart.series for _, _, y in curve.points]
         horizontal, (low, high) = plane_range(xs, ys), plane_range(ys, xs)
     else:
         horizontal = padded(min(xs), max(xs))
-        low, high = percent_range(ys) if chart.percent else value_range(ys, log=chart.is_log)
+        low, high = chart.y_range
     across = Axis(*horizontal, _LEFT, WIDTH - _RIGHT, log=False)
     up = Axis(low, high, HEIGHT - _BOTTOM, _TOP, log=chart.is_log)
     parts: list[object] = [_frame(across, up, chart)]
