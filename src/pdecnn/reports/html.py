@@ -97,9 +97,14 @@ def scrolling(inner: Markup, label: str) -> Markup:
     return tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex="0")
 
 
-def details(title: object, *content: object, is_open: bool = False) -> Markup:
+def details(title: object, *content: object) -> Markup:
     """A part that can be opened and closed."""
-    return tag("details", tag("summary", title), content, open=is_open)
+    return tag("details", tag("summary", title), content)
+
+
+def folded(parts: Iterable[Markup]) -> Markup:
+    """Several `details` beside each other while they are closed."""
+    return tag("div", parts, class_="folded")
 
 
 def definitions(entries: Iterable[tuple[object, object]]) -> Markup:

@@ -10,17 +10,12 @@ from pathlib import Path
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_atomically
 from pdecnn.reports.attack import draw_attacks
-from pdecnn.reports.certificate import draw_certificate
+from pdecnn.reports.certificate import draw_certificates
 from pdecnn.reports.html import Markup, tag
 from pdecnn.reports.page_blocks import draw_diagnosis, draw_pde
-from pdecnn.reports.page_results import (
-    draw_confusion,
-    draw_convergence,
-    draw_predictions,
-    draw_wrong,
-)
+from pdecnn.reports.page_results import draw_classes, draw_convergence, draw_images
 from pdecnn.reports.page_runs import PageRun, read_page_runs
-from pdecnn.reports.page_summary import draw_config, draw_summary, run_heading
+from pdecnn.reports.page_summary import draw_config, draw_summary
 from pdecnn.version import __version__
 
 log = logging.getLogger(__name__)
@@ -132,30 +127,21 @@ def _header(runs: Sequence[PageRun]) -> Markup:
 
 def _parts(runs: Sequence[PageRun]) -> list[tuple[str, str, Callable[[], Markup]]]:
     """Anchor, title and content of every part."""
-
-    def beside(draw: Callable[[PageRun], Markup]) -> Callable[[], Markup]:
-        return lambda: _beside(runs, draw)
-
-    attacked = any(run.attacks for run in runs)
-    attacks = ("attacks", "Attacks", beside(lambda run: draw_attacks(run.attacks, run.subject)))
     (subject, *others) = dict.fromkeys(run.subject for run in runs)
     samples = "samples" if others else f"{subject}s"
-    certified = any(run.certificate is not None for run in runs)
-    certificate = (
-        "certificate",
-        "Certificate",
-        beside(lambda run: draw_certificate(run.certificate)),
-    )
+    recorded = [(run.name, run.place, run.attacks) for run in runs]
+    certified = [(run.name, run.place, run.certificate) for run in runs]
+    attacks = ("attacks", "Attacks", lambda: draw_attacks(recorded, subject))
+    certificate = ("certificate", "Certificate", lambda: draw_certificates(certified))
     return [
         ("summary", "Summary", lambda: draw_summary(runs)),
         ("convergence", "Convergence", lambda: draw_convergence(runs)),
-        ("confusion", "Confusion matrix", beside(draw_confusion)),
-        ("predictions", "Predictions", beside(draw_predictions)),
-        ("wrong", f"Misclassified {samples}", beside(draw_wrong)),
-        *([attacks] if attacked else ()),
-        *([certificate] if certified else ()),
-        ("diagnostics", "Diagnostics", beside(draw_diagnosis)),
-        ("pde", "Learned PDE", beside(draw_pde)),
+        ("images", f"Test {samples}", lambda: draw_images(runs)),
+        ("classes", "Classes", lambda: draw_classes(runs)),
+        *([attacks] if any(run.attacks for run in runs) else ()),
+        *([certificate] if any(run.certificate is not None for run in runs) else ()),
+        ("diagnostics", "Diagnostics", lambda: draw_diagnosis(runs)),
+        ("pde", "Learned PDE", lambda: draw_pde(runs)),
         ("configuration", "Configuration", lambda: draw_config(runs)),
     ]
 
@@ -171,13 +157,6 @@ def _sections(runs: Sequence[PageRun]) -> list[Markup]:
         )
         for key, title, draw in _parts(runs)
     ]
-
-
-def _beside(runs: Sequence[PageRun], draw: Callable[[PageRun], Markup]) -> Markup:
-    """What `draw` makes of each run, side by side where there is room."""
-    if len(runs) == 1:
-        return draw(runs[0])
-    return tag("div", [tag("article", run_heading(run), draw(run)) for run in runs], class_="runs")
 
 
 def _read(name: str) -> str:
