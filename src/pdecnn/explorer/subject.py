@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pdecnn.data.image_file import read_image_bytes
 from pdecnn.data.image_set import ImageSet
+from pdecnn.data.registry import PUBLISHED
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.learning.metrics import check_fit
 from pdecnn.networks.network import Network
@@ -133,8 +134,18 @@ def _read_test(
             optional and network.config.in_channels in _PHOTOGRAPHS_AS and _takes_images(network)
         ):
             raise
-        return None, f"Photographs stand in for the test images: {error}."
+        return None, (
+            f"These photographs are of none of the network's classes, so that no prediction is "
+            f"shown for them. {_own_images(config, error)}."
+        )
     return test, None
+
+
+def _own_images(config: DataConfig, error: DataError) -> str:
+    if config.name not in PUBLISHED:
+        return f"Its own images need --data DIR ({error})"
+    title = PUBLISHED[config.name][0].title
+    return f"{title}'s own need --data DIR; `pdecnn data download {config.name}` fetches them"
 
 
 def _takes_images(network: Network) -> bool:
