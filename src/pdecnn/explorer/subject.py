@@ -17,7 +17,7 @@ from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import create_model, list_models, published_name
 from pdecnn.runs.config import DataConfig
 from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.preparation import read_splits, refuse_without_classes
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import Run, is_run
 
@@ -96,6 +96,7 @@ def open_subject(
     name, published = str(run), published_name(run)
     if is_run(Path(run)):
         config = Run(run).config
+        refuse_without_classes(name, config)
         network = Network.from_pretrained(Run(run).weights(weights))
         data_config, seed = config.data, config.seed
     elif published is not None:
@@ -108,11 +109,6 @@ def open_subject(
         raise CheckpointError(
             f"{name}: neither a run directory (no config.json) nor a model with published weights "
             f"({names}); pass what `pdecnn train` made, or one of these names"
-        )
-    if network.config.is_field:
-        raise ConfigError(
-            f"{name} gives an image for each image, and the explorer shows networks with classes; "
-            f"see its answers with `pdecnn predict {name} FILE --output DIR`"
         )
     refuse_nonfinite(network, Path(run))
     if data is not None:

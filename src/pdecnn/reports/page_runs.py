@@ -17,7 +17,7 @@ from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
 from pdecnn.runs.evaluation import Examination, examine
-from pdecnn.runs.preparation import make_run_task
+from pdecnn.runs.preparation import refuse_without_classes
 from pdecnn.runs.runs import (
     ENVIRONMENT,
     TIME_LIMIT,
@@ -128,11 +128,7 @@ def read_page_runs(
         raise ConfigError(f"weights must be one of {', '.join(WEIGHTS)}, found {weights!r}")
     runs = [Run(folder) for folder in folders]
     for run in runs:
-        if not make_run_task(run.config).has_classes:
-            raise ConfigError(
-                f"{run.folder} has an answer for each pixel, and pages show classes; look at its "
-                f"figures, or use `pdecnn evaluate`"
-            )
+        refuse_without_classes(run.folder, run.config)
     places = _data_of(runs, data)
     found: list[PageRun] = []
     for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):

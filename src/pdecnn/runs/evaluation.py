@@ -29,7 +29,7 @@ from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_wei
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.preparation import make_run_task, read_splits
+from pdecnn.runs.preparation import make_run_task, read_splits, refuse_without_classes
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import Run
 
@@ -182,11 +182,8 @@ def read_run(
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
     config = run.config
-    if not any_task and not make_run_task(config).has_classes:
-        raise ConfigError(
-            f"{run.folder} is a {config.task.name} at each pixel, and this needs a class for each "
-            f"image; use `pdecnn evaluate` and `pdecnn predict`"
-        )
+    if not any_task:
+        refuse_without_classes(run.folder, config)
     if data is not None:
         config = replace(config, data=replace(config.data, folder=str(data)))
     network = read_weights(run, weights)
