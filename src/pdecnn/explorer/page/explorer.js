@@ -99,7 +99,6 @@ class Network {
     this.at("equation").textContent = facts.equation;
     this.at("norm-key").textContent = this.at("relative-key").textContent = `|${facts.symbol}|`;
     this.at("distance-key").textContent = `|${facts.symbol} − ${noisy}|`;
-    this.at("where").hidden = index === 0;
     this.loadFrame = latest(() => this.#loadFrame());
     this.loadNoise = latest(() => this.#loadNoise());
     this.loadReversal = latest(() => this.#loadReversal());
@@ -163,7 +162,10 @@ class Network {
     const size = this.sample?.blocks[block].size.join(" × ");
     const slice = page.dimension === 3 ? ", of which the middle slice is shown" : "";
     const text = size ? `${this.words()}; ${size} points a channel${slice}` : this.words();
-    (this.index ? this.at("where") : at("moment")).textContent = text;
+    if (this.index === 0) at("moment").textContent = text;
+    // Of another network only where it is somewhere else.
+    this.at("where").textContent = text;
+    this.at("where").hidden = text === at("moment").textContent;
     if (this.sample) this.showCurves();
   }
 
@@ -233,7 +235,7 @@ class Network {
     drawCurves(this.at("error-chart"), [{ kind: "error", groups }], [this.times[block]], step, "", block);
     const pictures = [
       ["on the way out", expected],
-      [reversible ? "on the way back" : "tried on the way back", recovered],
+      ["on the way back", recovered],
       ["their difference", difference],
     ];
     showFigures(this.at("reversal"), pictures, `block ${block} backwards`, page.dimension === 1 ? 2 : 4);
