@@ -1,7 +1,7 @@
 """Copy the best weights of a reproduction, or of one run, into the package, with a model card.
 
-    python benchmarks/publish_weights.py reproduction [--dataset cifar10] [--seed 0]
-    python benchmarks/publish_weights.py RUN --model parabolic_stable_cifar10
+    python -m benchmarks.publish_weights reproduction [--dataset cifar10] [--seed 0]
+    python -m benchmarks.publish_weights RUN --model parabolic_stable_cifar10
 
 Afterwards `create_model("hamiltonian_cifar10", pretrained=True)` loads them. A run that
 `benchmarks/stability.py` measured has its certified accuracies on the card.
@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 import pdecnn
+from benchmarks.stability import RADII, ROBUSTNESS
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.files import write_atomically
 from pdecnn.networks.network import Network
@@ -22,9 +23,6 @@ from pdecnn.reports.recorded import TIES
 from pdecnn.runs.config import RunConfig, assignment, differing_keys, parse_assignment
 from pdecnn.runs.paper import PAPER_DYNAMICS, TITLES, Experiment
 from pdecnn.runs.runs import Run
-
-ROBUSTNESS = "robustness.json"
-RADII = (36 / 255, 72 / 255, 108 / 255)
 
 # What the command of a card says in other ways than --set.
 _SAID_APART = ("seed", "data.folder")

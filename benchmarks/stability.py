@@ -1,6 +1,6 @@
 """Measure what stability buys: clean, noisy, attacked and certified accuracy of trained networks.
 
-    python benchmarks/stability.py RUN... [--images N] [--no-attack]
+    python -m benchmarks.stability RUN... [--images N] [--no-attack]
 
 Writes robustness.json into each run, which `benchmarks/stability_page.py` reads. APGD in L2 with
 both of its losses, 100 steps: one start on all test images, five on the first 1,000. An image that

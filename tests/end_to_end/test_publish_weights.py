@@ -1,15 +1,14 @@
 """Weights of a reproduction become a folder of the package, with all one must know of them."""
 
-import importlib.util
 import json
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 import pdecnn
+from benchmarks import publish_weights
 from pdecnn.data.published import CIFAR10
 from pdecnn.files import write_json
 from pdecnn.networks import registry
@@ -17,16 +16,6 @@ from pdecnn.runs.recipes import resolve_run
 from tests.paper_results import make_result
 from tests.runs import complete_run, small_config
 from tests.unit.data import test_cifar
-
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "publish_weights.py"
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("publish_weights", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +31,10 @@ def reproduction(tmp_path_factory):
 
 
 @pytest.fixture
-def publish(script, reproduction, tmp_path, monkeypatch):
+def publish(reproduction, tmp_path, monkeypatch):
     arguments = ["publish_weights.py", str(reproduction), "--destination", str(tmp_path)]
     monkeypatch.setattr("sys.argv", arguments)
-    return script.main
+    return publish_weights.main
 
 
 def test_what_is_published_is_loaded_by_name(publish, reproduction, tmp_path, monkeypatch, capsys):
@@ -98,18 +87,18 @@ def read_command(text):
         {"data.flip": False, "training.patience": 3, "training.precision": "bfloat16"},
     ],
 )
-def test_the_command_on_the_card_gives_the_run(script, settings):
+def test_the_command_on_the_card_gives_the_run(settings):
     config = pdecnn.recipe("parabolic_cifar10").with_settings({**settings, "seed": 2})
-    text = script.command(replace(config, data=replace(config.data, folder="/somewhere")))
+    text = publish_weights.command(replace(config, data=replace(config.data, folder="/somewhere")))
     assert read_command(text) == config
     assert text.count("--set") == len(settings)
     assert "/somewhere" not in text
 
 
-def test_a_run_that_no_command_gives_is_refused(script):
+def test_a_run_that_no_command_gives_is_refused():
     config = replace(pdecnn.recipe("parabolic_cifar10"), initial="/another/run")
     with pytest.raises(pdecnn.errors.ConfigError, match="no recipe with settings gives this run"):
-        script.command(config)
+        publish_weights.command(config)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +109,7 @@ def test_a_run_that_no_command_gives_is_refused(script):
         ("float32", "A GPU", "float32"),
     ],
 )
-def test_the_card_says_what_was_computed_in(script, tmp_path, precision, gpu, said):
+def test_the_card_says_what_was_computed_in(tmp_path, precision, gpu, said):
     settings = {"training.precision": precision, "training.epochs": 2}
     config = pdecnn.recipe("parabolic_cifar10").with_settings(settings)
     make_result(tmp_path / "run", config, 0.8)
@@ -128,11 +117,11 @@ def test_the_card_says_what_was_computed_in(script, tmp_path, precision, gpu, sa
     environment = json.loads(path.read_bytes())
     environment["hardware"]["gpu"] = gpu
     write_json(path, environment)
-    card = script.card(script.read_result(tmp_path / "run"), "parabolic_cifar10")
+    card = publish_weights.card(publish_weights.read_result(tmp_path / "run"), "parabolic_cifar10")
     assert f"computed in {said} |" in card
 
 
-def test_the_card_says_that_nothing_was_selected(script, tmp_path):
+def test_the_card_says_that_nothing_was_selected(tmp_path):
     settings = {"data.validation_fraction": 0, "training.epochs": 2}
     config = pdecnn.recipe("parabolic_cifar10").with_settings(settings)
     make_result(tmp_path / "run", config, 0.8)
@@ -142,17 +131,17 @@ def test_the_card_says_that_nothing_was_selected(script, tmp_path):
     entries = map(json.loads, metrics.read_text().splitlines())
     lines = [json.dumps(entry | {"validation_accuracy": None}) for entry in entries]
     metrics.write_text("\n".join(lines) + "\n")
-    card = script.card(script.read_result(tmp_path / "run"), "parabolic_cifar10")
+    card = publish_weights.card(publish_weights.read_result(tmp_path / "run"), "parabolic_cifar10")
     assert "100% of its training images to train, none to choose the epoch" in card
     assert "| weights of | epoch 2, the last: no validation, no selection |" in card
     assert "--set data.validation_fraction=0" in card
 
 
-def test_a_run_on_other_data_is_refused(script, tmp_path):
+def test_a_run_on_other_data_is_refused(tmp_path):
     config = small_config(training__epochs=1)
     complete_run(tmp_path / "run", config)
     with pytest.raises(SystemExit, match="was trained on digits"):
-        script.prepare(tmp_path / "run", "hamiltonian_cifar10")
+        publish_weights.prepare(tmp_path / "run", "hamiltonian_cifar10")
 
 
 def test_nothing_is_written_unless_all_runs_are_in_order(publish, reproduction, tmp_path):

@@ -1,11 +1,11 @@
 """What is published of the paper's experiments is what the stored runs give, cell by cell."""
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks import publish_weights, published_runs
 from pdecnn.reports.paper import draw_paper
 from pdecnn.reports.paper_results import LABELS, make_rows, read_result, read_runs, spread
 from pdecnn.runs.paper import PAPER_DYNAMICS, TITLES
@@ -14,16 +14,6 @@ ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "docs" / "results" / "paper"
 PRINTED = PAPER / "stl10-as-printed"
 WEIGHTS = ROOT / "src" / "pdecnn" / "networks" / "weights"
-
-
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-published_runs = script("published_runs")
 
 
 def rows_of(plan, folder):
@@ -94,7 +84,7 @@ def test_the_page_has_the_printed_weights_of_the_regulariser_too(rows):
 @pytest.mark.parametrize("dynamics", PAPER_DYNAMICS)
 def test_the_cards_of_the_published_weights_are_those_of_the_stored_runs(dynamics):
     name = f"{dynamics}_cifar10"
-    card = script("publish_weights").card(read_result(PAPER / "runs" / f"{name}-seed0"), name)
+    card = publish_weights.card(read_result(PAPER / "runs" / f"{name}-seed0"), name)
     assert (WEIGHTS / name / "README.md").read_text() == card
 
 

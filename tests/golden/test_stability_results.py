@@ -1,11 +1,11 @@
 """What stability buys: the page, the published card and the floors follow from the stored runs."""
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
+from benchmarks import publish_weights, stability_page
 from pdecnn.reports.paper_results import read_result
 
 ROOT = Path(__file__).parents[2]
@@ -14,25 +14,18 @@ RUNS = RESULTS / "stability" / "runs"
 NAME = "parabolic_stable_cifar10"
 
 
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def measured(name):
     return json.loads((RUNS / name / "robustness.json").read_bytes())
 
 
 def test_the_page_is_written_from_the_stored_runs():
-    assert (RESULTS / "stability.md").read_text() == script("stability_page").page(RUNS)
+    assert (RESULTS / "stability.md").read_text() == stability_page.page(RUNS)
 
 
 def test_the_card_of_the_published_weights_is_that_of_the_stored_run():
     result = read_result(RUNS / f"{NAME}-seed0", of_queue=False)
     card = (ROOT / "src" / "pdecnn" / "networks" / "weights" / NAME / "README.md").read_text()
-    assert card == script("publish_weights").card(result, NAME)
+    assert card == publish_weights.card(result, NAME)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -154,20 +154,22 @@ def _finish(integrator: AbstractIntegrator, state: State, dtype: torch.dtype) ->
     return integrator.finish(state).to(dtype)
 
 
-def compile_settings(backend: str) -> dict[str, Any]:
+def compile_settings(backend: str, **options: bool) -> dict[str, Any]:
     """What torch.compile is told: one graph for each shape of the arguments, no break in it.
 
     Kernels are chosen by rule, not by the clock: another process must get the same bits. This
     is an option of the call, since gradients are compiled in threads of autograd's own, where a
-    patched setting does not hold.
+    patched setting does not hold. Other options are inductor's.
     """
-    options = {"deterministic": True} if backend == "inductor" else None
-    return {"backend": backend, "fullgraph": True, "dynamic": False, "options": options}
+    options = {"deterministic": True, **options} if backend == "inductor" else {}
+    return {"backend": backend, "fullgraph": True, "dynamic": False, "options": options or None}
 
 
-def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+def compile_function(
+    function: Callable[..., Any], backend: str, **options: bool
+) -> Callable[..., Any]:
     """The function as compiled code."""
-    compiled: Callable[..., Any] = torch.compile(function, **compile_settings(backend))
+    compiled: Callable[..., Any] = torch.compile(function, **compile_settings(backend, **options))
     return compiled
 
 

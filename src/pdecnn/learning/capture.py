@@ -48,7 +48,11 @@ def compiled_step(step: TrainingStep, backend: str = "inductor") -> Iterator[Non
     if len(step.weights) <= _MOST_COMPILED_WEIGHTS:
         names += ["_regularization", "_apply"]
     for name in names:  # an attribute of the instance hides the method
-        setattr(step, name, compile_function(getattr(step, name), backend))
+        # Inductor fails to reorder loops of an update that also has products of matrices (Muon's).
+        function = compile_function(
+            getattr(step, name), backend, loop_ordering_after_fusion=name != "_apply"
+        )
+        setattr(step, name, function)
     try:
         with compiled_network(step.network, backend):
             yield

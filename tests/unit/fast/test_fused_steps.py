@@ -78,7 +78,7 @@ def _large_blocks(monkeypatch):
 @pytest.fixture
 def _uncompiled(monkeypatch):
     """Compile nothing of what is around the kernels."""
-    monkeypatch.setattr(acceleration, "compile_function", lambda function, _: function)
+    monkeypatch.setattr(acceleration, "compile_function", lambda function, *_, **__: function)
 
 
 uncompiled = pytest.mark.usefixtures("_uncompiled")
