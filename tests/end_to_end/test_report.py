@@ -291,9 +291,11 @@ def test_runs_with_levels_and_with_several_ranks(run_command, tmp_path):
     path = tmp_path / "page.html"
     done = run_command("report", run, ranks, "--no-diagnosis", "--output", path)
     assert done.code == 0, done.stderr
-    text = Page(path.read_text()).text
-    assert "3 levels: 2 steps from epoch 1, 4 steps from epoch 2, 8 steps from epoch 3" in text
-    assert "processes 2" in text
+    page = Page(path.read_text())
+    levels = "3 levels: 2 steps from epoch 1, 4 steps from epoch 2, 8 steps from epoch 3"
+    assert levels in page.text
+    ((header, *rows),) = page.tables["The runs side by side"]
+    assert [row[header.index("processes")] for row in rows] == ["-", "2"]
 
 
 @pytest.mark.slow

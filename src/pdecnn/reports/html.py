@@ -68,7 +68,13 @@ def table(
 
     The caption is for those who do not see what is above it.
     """
-    head = tag("tr", [tag("th", cell, scope="col") for cell in header])
+    head = tag(
+        "tr",
+        [
+            tag("th", cell, scope="col", class_=None if k < num_names else "n")
+            for k, cell in enumerate(header)
+        ],
+    )
     body = [
         tag(
             "tr",
@@ -82,7 +88,7 @@ def table(
         tag("caption", caption, class_="unseen"),
         tag("thead", head),
         tag("tbody", body),
-        class_=f"names{num_names}" + (f" {class_}" if class_ else ""),
+        class_=class_,
     )
     return scrolling(inner, caption)
 

@@ -188,8 +188,9 @@ def _figures(index: int, found: Sequence[tuple[PageRun, Diagnosis]]) -> Iterator
             yield figure(overlaid([(run.name, run.place, draw(index, one)) for run, one in shown]))
     if any(block.energy.raw is None for _, block in blocks):
         yield tag("p", "No conserved energy is known where none is drawn.", class_="note")
-    for _, block in blocks:
-        yield from (tag("p", note, class_="note") for note in missing_notes(index, block))
+    for run, block in blocks:
+        name = f"{run.name}: " if len(blocks) > 1 else None
+        yield from (tag("p", name, note, class_="note") for note in missing_notes(index, block))
 
 
 _NUM_STRONGEST = 8

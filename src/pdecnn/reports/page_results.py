@@ -137,7 +137,7 @@ def draw_classes(runs: Sequence[PageRun]) -> Markup:
 def _classes(runs: Sequence[PageRun], names: Sequence[str]) -> Markup:
     """A row a class that some run gets wrong, the hardest first; the best run is strong."""
     shares = [[(run.test or {})["per_class"][name] for run in runs] for name in names]
-    hard = [k for k in range(len(names)) if any(share != 1 for share in shares[k])]
+    hard = [k for k in range(len(names)) if set(shares[k]) - {1, None}]
     hard.sort(key=lambda k: sum(share or 0.0 for share in shares[k]))
     rows = []
     for k in hard[:_MOST_NUMBERED_CLASSES]:

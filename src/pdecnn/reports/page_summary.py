@@ -101,7 +101,7 @@ def _remarks(run: PageRun) -> Iterator[str]:
             )
 
 
-_WORDS = ("data", "network")
+_WORDS = ("data", "network", "status")
 """Facts that are no numbers: first in the table."""
 
 
@@ -116,6 +116,7 @@ def _facts(run: PageRun) -> dict[str, str | None]:
     return {
         "data": _data(run),
         "network": f"{network.layer} layers, {integrator}",
+        "status": status(run),
         "test accuracy": _percent(test.get("accuracy")) or "not tested",
         "test loss": _loss(test) if test else None,
         "balanced accuracy": _percent(test.get("balanced_accuracy")),
