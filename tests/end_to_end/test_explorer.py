@@ -275,8 +275,6 @@ def test_the_stable_network_is_said_never_to_expand(browser):
         assert "It can never grow: the steps are stable (Theorem 1)." in caption
         factors = re.search(r"start to end: \S\s([0-9.]+) in block 0, \S\s([0-9.]+)", caption)
         assert all(float(factor) <= 1 for factor in factors.groups())
-    with serving_subject("parabolic") as server, opened(browser, server) as page:
-        assert "never grow" not in page.inner_text("#distance-caption")
 
 
 def test_an_exported_page_opens_from_the_disk(browser, tmp_path):
@@ -314,6 +312,7 @@ def test_an_exported_page_opens_from_the_disk(browser, tmp_path):
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.slow
 def test_two_networks_for_cifar10_are_exported_in_a_small_file(capsys, monkeypatch, tmp_path):
     path = tmp_path / "page.html"
     models = ("hamiltonian_cifar10", "parabolic_cifar10")
@@ -340,6 +339,7 @@ def test_reverse_says_why_it_cannot(browser, dynamics, why):
 
 def test_noise_moves_the_second_trajectory_away(browser, server):
     with opened(browser, server) as page:
+        assert "never grow" not in page.inner_text("#distance-caption")
         some = curve(page)
         assert re.search(
             r"Growth of the distance from start to end: \u00d7\s[0-9.]+",
