@@ -88,7 +88,7 @@ class AbstractTask(ABC):
     percent: ClassVar[bool]
     """Whether it is a share."""
     has_classes: ClassVar[bool] = False
-    """Whether each sample has one class, as attacks, certificates and pages need."""
+    """Whether each sample has one class, as attacks, certificates and the explorer need."""
 
     def format(self, score: float, digits: int = 1) -> str:
         """The score as people read it."""

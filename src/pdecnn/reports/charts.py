@@ -138,15 +138,21 @@ def overlaid(charts: Sequence[tuple[str, int, Chart]]) -> Chart:
 
 
 def convergence_charts(
-    runs: Sequence[tuple[str, list[dict[str, Any]], int | None, int]], *, several: bool
+    runs: Sequence[tuple[str, list[dict[str, Any]], int | None, int]],
+    *,
+    several: bool,
+    score: tuple[str, str, str] = ("Accuracy", "accuracy", "accuracy"),
 ) -> list[Chart]:
-    """Accuracy and loss against the epoch, of runs by name, epochs, place of the best, and colour.
+    """A score and the loss against the epoch, of runs by name, epochs, place of the best, colour.
 
-    Of one run training and validation have colours; of several each run has one.
+    The score has a title, a key and a label. Of one run training and validation have colours; of
+    several each run has one.
     """
     charts = []
+    name_of_score, key_of_score, label_of_score = score
+    validated = f"validation_{key_of_score}"
     for title, keys, label in (
-        ("Accuracy", ("accuracy", "validation_accuracy"), "accuracy"),
+        (name_of_score, (key_of_score, validated), label_of_score),
         ("Loss", ("data_loss", "validation_loss"), "loss (data term)"),
     ):
         curves = [
@@ -160,7 +166,7 @@ def convergence_charts(
             )
             for name, metrics, best, colour in runs
             for k, (kind, key) in enumerate(zip(("training", "validation"), keys, strict=True))
-            if not k or any(entry.get("validation_accuracy") is not None for entry in metrics)
+            if not k or any(entry.get(validated) is not None for entry in metrics)
         ]
         charts.append(
             Chart(

@@ -5,13 +5,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
-from pdecnn.errors import CheckpointError
 from pdecnn.learning.tasks import AbstractTask
-from pdecnn.reports.recorded import AGAIN
+from pdecnn.reports.recorded import read_answers
 from pdecnn.reports.style import BLUE, ORANGE, WIDTH, render, scale_epochs
-from pdecnn.runs.runs import PREDICTIONS, Run
+from pdecnn.runs.runs import Run
 
 _MOST_SHOWN = 3
 
@@ -23,7 +21,7 @@ def draw_field_figures(run: Run, task: AbstractTask) -> dict[str, bytes]:
     if metrics:
         contents |= render("convergence", draw_curves(metrics, title, task))
     if run.summary is not None:
-        contents |= render("predictions", draw_answers(_read_answers(run)))
+        contents |= render("predictions", draw_answers(read_answers(run)))
     return contents
 
 
@@ -69,12 +67,3 @@ def draw_answers(answers: dict[str, NDArray[Any]]) -> Figure:
             if row == 0:
                 panels[row, column].set_title(name)
     return figure
-
-
-def _read_answers(run: Run) -> dict[str, NDArray[Any]]:
-    path = run.folder / PREDICTIONS
-    try:
-        with safe_open(path, framework="np") as file:
-            return {name: file.get_tensor(name) for name in ("noisy", "denoised", "clean")}
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); {AGAIN}") from error

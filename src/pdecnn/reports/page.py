@@ -13,9 +13,18 @@ from pdecnn.reports.attack import draw_attacks
 from pdecnn.reports.certificate import draw_certificates
 from pdecnn.reports.html import Markup, tag
 from pdecnn.reports.page_blocks import draw_diagnosis, draw_pde
+from pdecnn.reports.page_fields import (
+    FieldRun,
+    draw_field_convergence,
+    draw_field_images,
+    draw_field_summary,
+    read_field_runs,
+)
 from pdecnn.reports.page_results import draw_classes, draw_convergence, draw_images
-from pdecnn.reports.page_runs import PageRun, read_page_runs
-from pdecnn.reports.page_summary import draw_config, draw_summary
+from pdecnn.reports.page_runs import PageRun, names_of, read_page_runs
+from pdecnn.reports.page_summary import Shown, draw_config, draw_summary
+from pdecnn.runs.preparation import make_run_task
+from pdecnn.runs.runs import Run
 from pdecnn.version import __version__
 
 log = logging.getLogger(__name__)
@@ -44,6 +53,16 @@ def report(
     """
     output = Path(output)
     check_output(output)
+    opened = [Run(run) for run in runs]
+    if not any(make_run_task(run.config).has_classes for run in opened):
+        if data or weights != "best":
+            raise ConfigError(
+                "of denoisers the report shows what they recorded; leave out --data and --weights, "
+                "or use `pdecnn evaluate`"
+            )
+        fields = read_field_runs(opened, names_of(opened))
+        _write(make_document(fields, _field_parts(fields, num_images)), output)
+        return output
     found = read_page_runs(
         [Path(run) for run in runs],
         data=[Path(place) for place in data],
@@ -71,11 +90,23 @@ def check_output(path: Path) -> None:
 
 def write_page(runs: Sequence[PageRun], path: Path) -> None:
     """Write the page of some runs; the same runs give the same bytes."""
+    _write(make_page(runs), path)
+
+
+def _write(page: str, path: Path) -> None:
     with _writing(path):
-        write_atomically(path, make_page(runs).encode(errors="replace"))
+        write_atomically(path, page.encode(errors="replace"))
 
 
 def make_page(runs: Sequence[PageRun]) -> str:
+    """The whole document of runs with classes."""
+    return make_document(runs, _parts(runs))
+
+
+Part = tuple[str, str, Callable[[], Markup]]
+
+
+def make_document(runs: Sequence[Shown], parts: Sequence[Part]) -> str:
     """The whole document."""
     style, script = (_read(name) for name in ("page.css", "page.js"))
     title = "Report: " + ", ".join(run.name for run in runs)
@@ -98,15 +129,15 @@ def make_page(runs: Sequence[PageRun]) -> str:
     body = tag(
         "body",
         tag("a", "Skip to the results", href="#content", class_="skip"),
-        _header(runs),
-        tag("main", _sections(runs), id="content", tabindex="-1"),
+        _header(runs, parts),
+        tag("main", _sections(parts), id="content", tabindex="-1"),
         tag("footer", tag("p", f"Made by pdecnn {__version__} from the run directories.")),
         tag("script", Markup(script)),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _header(runs: Sequence[PageRun]) -> Markup:
+def _header(runs: Sequence[Shown], parts: Sequence[Part]) -> Markup:
     themes = [
         tag(
             "label",
@@ -116,7 +147,7 @@ def _header(runs: Sequence[PageRun]) -> Markup:
         for value in ("system", "light", "dark")
     ]
     switch = tag("fieldset", tag("legend", "Theme", class_="unseen"), themes, class_="theme")
-    links = [tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in _parts(runs)]
+    links = [tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in parts]
     several = f"{len(runs)} runs: " if len(runs) > 1 else ""
     return tag(
         "header",
@@ -125,7 +156,7 @@ def _header(runs: Sequence[PageRun]) -> Markup:
     )
 
 
-def _parts(runs: Sequence[PageRun]) -> list[tuple[str, str, Callable[[], Markup]]]:
+def _parts(runs: Sequence[PageRun]) -> list[Part]:
     """Anchor, title and content of every part."""
     (subject, *others) = dict.fromkeys(run.subject for run in runs)
     samples = "samples" if others else f"{subject}s"
@@ -146,7 +177,16 @@ def _parts(runs: Sequence[PageRun]) -> list[tuple[str, str, Callable[[], Markup]
     ]
 
 
-def _sections(runs: Sequence[PageRun]) -> list[Markup]:
+def _field_parts(runs: Sequence[FieldRun], num_images: int) -> list[Part]:
+    return [
+        ("summary", "Summary", lambda: draw_field_summary(runs)),
+        ("convergence", "Convergence", lambda: draw_field_convergence(runs)),
+        ("images", "Test images", lambda: draw_field_images(runs, num_images)),
+        ("configuration", "Configuration", lambda: draw_config(runs)),
+    ]
+
+
+def _sections(parts: Sequence[Part]) -> list[Markup]:
     return [
         tag(
             "section",
@@ -155,7 +195,7 @@ def _sections(runs: Sequence[PageRun]) -> list[Markup]:
             id=key,
             aria_labelledby=f"{key}-title",
         )
-        for key, title, draw in _parts(runs)
+        for key, title, draw in parts
     ]
 
 

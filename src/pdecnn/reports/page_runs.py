@@ -131,7 +131,7 @@ def read_page_runs(
         refuse_without_classes(run.folder, run.config)
     places = _data_of(runs, data)
     found: list[PageRun] = []
-    for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+    for place, (run, name) in enumerate(zip(runs, names_of(runs), strict=True)):
         metrics, summary = read_metrics(run), read_summary(run)
         measured: dict[str, Any] = {
             "examination": None,
@@ -212,7 +212,7 @@ def _say_of(say: Callable[[str], None], name: str, text: str) -> None:
     say(f"{name}: {text}")
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def names_of(runs: Sequence[Run]) -> list[str]:
     """The names of the folders, or the paths of those that have one name; no run twice."""
     resolved = [run.folder.resolve() for run in runs]
     for k, path in enumerate(resolved):

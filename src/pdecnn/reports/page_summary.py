@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from pdecnn.data.registry import OWN
 from pdecnn.reports.html import Markup, definitions, details, table, tag
 from pdecnn.reports.page_runs import PageRun
-from pdecnn.runs.config import GROUPS
+from pdecnn.runs.config import GROUPS, RunConfig
 from pdecnn.runs.runs import TIME_LIMIT
 
 _STOPPED = {
@@ -17,34 +18,70 @@ _STOPPED = {
 }
 
 
+class Shown(Protocol):
+    """What every page says of a run."""
+
+    @property
+    def name(self) -> str:
+        """The folder's name, or its path where two have the same name."""
+
+    @property
+    def place(self) -> int:
+        """From 0: its colour."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+
+    @property
+    def config(self) -> RunConfig:
+        """Its settings."""
+
+
 def draw_summary(runs: Sequence[PageRun]) -> Markup:
     """What came of the runs: what they share once, what differs as a table, and warnings."""
-    facts = [_facts(run) for run in runs]
-    shared = [(name, value) for name, value in facts[0].items() if _shared(facts, name)]
-    if len(runs) == 1:
-        shared += [("recipe", runs[0].config.recipe), ("run", str(runs[0].folder))]
-    differing = [name for name in facts[0] if not _shared(facts, name)]
     several = len(runs) > 1
-    remarks = [(run, text) for run in runs for text in _remarks(run)]
+    warnings = [
+        tag("p", tag("b", f"{run.name}: ") if several else None, text, class_="warning")
+        for run in runs
+        for text in _remarks(run)
+    ]
+    if several:
+        warnings += [tag("p", text, class_="warning") for text in _limits(runs)]
+    facts = draw_facts(
+        runs, [_facts(run) for run in runs], always="test accuracy", warnings=warnings
+    )
+    return tag("div", None if several else _hero(runs[0]), facts)
+
+
+def draw_facts(
+    runs: Sequence[Shown],
+    facts: Sequence[dict[str, str | None]],
+    *,
+    always: str,
+    warnings: Sequence[Markup] = (),
+) -> Markup:
+    """What differs as a table, with one fact `always` among it; then what the runs share."""
+    several = len(runs) > 1
+    differing = [name for name in facts[0] if name == always or not _shared(facts, name)]
+    shared = [(name, value) for name, value in facts[0].items() if name not in differing]
+    if not several:
+        shared += [("recipe", runs[0].config.recipe), ("run", str(runs[0].folder))]
     return tag(
         "div",
-        _table_of(runs, facts, differing) if several else _hero(runs[0]),
-        [
-            tag("p", tag("b", f"{run.name}: ") if several else None, text, class_="warning")
-            for run, text in remarks
-        ],
-        [tag("p", text, class_="warning") for text in _limits(runs)] if several else None,
+        _table_of(runs, facts, differing) if several else None,
+        warnings,
         tag("p", "All runs", class_="shared") if several else None,
         definitions(shared),
     )
 
 
 def _shared(facts: Sequence[dict[str, str | None]], name: str) -> bool:
-    return name != "test accuracy" and all(one[name] == facts[0][name] for one in facts)
+    return all(one[name] == facts[0][name] for one in facts)
 
 
 def _table_of(
-    runs: Sequence[PageRun], facts: Sequence[dict[str, str | None]], differing: Sequence[str]
+    runs: Sequence[Shown], facts: Sequence[dict[str, str | None]], differing: Sequence[str]
 ) -> Markup:
     """A row a run, a column for each fact in which they differ."""
     rows = [
@@ -56,7 +93,7 @@ def _table_of(
     return table(header, rows, num_names=num_names, caption="The runs side by side")
 
 
-def swatched(run: PageRun) -> Markup:
+def swatched(run: Shown) -> Markup:
     """The name of a run with its colour."""
     swatch = tag("span", class_=f"swatch c{run.place % 6}", aria_hidden="true")
     return tag("span", swatch, run.name, class_="run", title=str(run.folder))
@@ -112,10 +149,9 @@ def _facts(run: PageRun) -> dict[str, str | None]:
     hardware = _part(run.environment, "hardware")
     versions = _part(run.environment, "versions")
     levels = f" in {training.num_levels} levels" if training.num_levels > 1 else ""
-    integrator = network.resolved_integrator.name.replace("_", " ")
     return {
         "data": _data(run),
-        "network": f"{network.layer} layers, {integrator}",
+        "network": network_words(config),
         "status": status(run),
         "test accuracy": _percent(test.get("accuracy")) or "not tested",
         "test loss": _loss(test) if test else None,
@@ -132,6 +168,12 @@ def _facts(run: PageRun) -> dict[str, str | None]:
         "versions": f"pdecnn {versions.get('pdecnn', '?')}, torch {versions.get('torch', '?')}",
         "commit": str(run.environment.get("commit") or "unknown")[:12],
     }
+
+
+def network_words(config: RunConfig) -> str:
+    """Its layers and its integrator."""
+    integrator = config.network.resolved_integrator.name.replace("_", " ")
+    return f"{config.network.layer} layers, {integrator}"
 
 
 def _limits(runs: Sequence[PageRun]) -> list[str]:
@@ -217,7 +259,7 @@ def _num_weights(run: PageRun) -> str | None:
     return None if run.summary is None else f"{run.summary['num_weights']:,}"
 
 
-def draw_config(runs: Sequence[PageRun]) -> Markup:
+def draw_config(runs: Sequence[Shown]) -> Markup:
     """What differs, of several runs; and every setting, which `--set` takes by its name."""
     configs = [dict(_settings(run.config.to_dict())) for run in runs]
     keys = list(dict.fromkeys(key for config in configs for key in config))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 
 from pdecnn.errors import CheckpointError, quoted
@@ -166,6 +166,21 @@ def read_predictions(run: Run, num_classes: int) -> dict[str, NDArray[Any]]:
     with named(path):
         _check_predictions(predictions, num_classes)
     return predictions
+
+
+def read_answers(run: Run) -> dict[str, NDArray[Any]]:
+    """`noisy`, `denoised` and `clean` images (n, channels, *spatial) of a denoiser."""
+    path = run.folder / PREDICTIONS
+    try:
+        with safe_open(path, framework="np") as file:
+            found = {name: file.get_tensor(name) for name in ("noisy", "denoised", "clean")}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); {AGAIN}") from error
+    with named(path):
+        shapes = {array.shape for array in found.values()}
+        if len(shapes) > 1 or len(found["clean"].shape) < 3:
+            raise ValueError(f"shapes {sorted(shapes)}")
+    return found
 
 
 def _check_predictions(predictions: dict[str, NDArray[Any]], num_classes: int) -> None:

@@ -204,7 +204,7 @@ class ConsoleListener(Listener):
             self.console.print(f"figures in {figures[0].parent}: {names}")
         folder = shlex.quote(str(run.folder))
         classes = f"pdecnn report {folder}, pdecnn explore {folder}"
-        images = f"pdecnn predict {folder} IMAGE --output DIR"
+        images = f"pdecnn report {folder}, pdecnn predict {folder} IMAGE --output DIR"
         self.console.print(f"next: {classes if task.has_classes else images}")
 
 

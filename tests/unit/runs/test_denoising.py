@@ -152,7 +152,6 @@ def test_the_command_line_from_folder_to_images(trained, folder, tmp_path, capsy
 def test_what_needs_classes_refuses_a_denoiser_in_one_line(trained, folder):
     for ask in (
         lambda: pdecnn.attack(trained.folder),
-        lambda: pdecnn.report([trained.folder], trained.folder / "page.html"),
         lambda: open_subject(trained.folder),
     ):
         with pytest.raises(ConfigError) as found:
