@@ -2,6 +2,7 @@
 
     python -m benchmarks.denoising train NAME --data FILE.npz --output DIR [--seed 0]
         [--set KEY=VALUE]
+    python -m benchmarks.denoising picture RUN [--output docs/images/denoised.png]
     python -m benchmarks.denoising page [--results docs/results]
 
 FILE.npz is what `pdecnn data pack` makes of a folder with the 400 training photographs of 180 x 180
@@ -16,8 +17,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import matplotlib.pyplot as plt
+import torch
+from skimage import data
+
 import pdecnn
+from pdecnn.data.patches import with_test_noise
 from pdecnn.files import write_atomically
+from pdecnn.learning.image_quality import psnr
+from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.config import parse_assignment
 from pdecnn.runs.runs import Run
@@ -65,12 +73,18 @@ def main() -> None:
     train.add_argument("--output", type=Path, required=True)
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--set", action="append", default=[], dest="assignments")
+    picture_parser = commands.add_parser("picture")
+    picture_parser.add_argument("run", type=Path)
+    picture_parser.add_argument("--output", type=Path, default=Path("docs/images/denoised.png"))
     page_parser = commands.add_parser("page")
     page_parser.add_argument("--results", type=Path, default=Path("docs/results"))
     arguments = parser.parse_args()
     if arguments.command == "page":
         folder = arguments.results / "denoising" / "runs"
         write_atomically(arguments.results / "denoising.md", page(folder).encode())
+        return
+    if arguments.command == "picture":
+        draw(pdecnn.load(arguments.run), arguments.output)
         return
     recipe, settings = NETWORKS[arguments.network]
     settings = settings | dict(map(parse_assignment, arguments.assignments))
@@ -79,10 +93,28 @@ def main() -> None:
     pdecnn.train(config, output=arguments.output / f"{arguments.network}-seed{arguments.seed}")
 
 
+def draw(network: Network, path: Path) -> None:
+    """A photograph that no network was trained on: noisy, denoised, clean."""
+    clean = torch.from_numpy(data.camera()).float()[None, None] / 255
+    noisy = with_test_noise([clean], NOISE)[0]
+    with torch.no_grad(), evaluation_mode(network):
+        denoised = network(noisy).clamp(0, 1)
+    rows, columns = slice(60, 252), slice(150, 342)
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.3), layout="constrained")
+    shown = {"noisy": noisy, "denoised": denoised, "clean": clean}
+    for axis, (name, image) in zip(axes, shown.items(), strict=True):
+        quality = "" if image is clean else f", {psnr(image[0], clean[0]):.1f} dB"
+        axis.imshow(image[0, 0, rows, columns].clamp(0, 1), cmap="gray", vmin=0, vmax=1)
+        axis.set_title(f"{name}{quality}")
+        axis.set_axis_off()
+    figure.savefig(path, dpi=100)
+
+
 def page(folder: Path) -> str:
     """The whole page."""
     runs = {name: read(folder, name) for name in NETWORKS}
     measured = [run for found in runs.values() for run in found]
+    missing = ", ".join(TITLES[name] for name, found in runs.items() if not found)
     best = max((one for one in runs.items() if one[1]), key=lambda one: mean_psnr(one[1], NOISE))
     lines = [
         f"# Denoising: {mean_psnr(best[1], NOISE):.2f} dB on Set12 at noise 25",
@@ -111,6 +143,7 @@ def page(folder: Path) -> str:
         "",
         "Seconds are those of epochs on a card that several trainings shared. Noise is drawn by",
         "`numpy.random.default_rng(0)`, one draw a picture in the order of names, not clipped.",
+        *([f"Not measured, for want of time on the device: {missing}."] if missing else []),
         "",
         f"{measured_on(measured[0]['environment'])}.",
         "",

@@ -221,24 +221,24 @@ def _margins(
 
 def cifar10_tuned(dynamics: str) -> RunConfig:
     """CIFAR-10 as people train today, on all 50,000 images."""
-    return _tuned(dynamics, _on_all_images("cifar10"), _nesterov(200, batch_size=500, rate=0.3))
+    return _tuned(dynamics, _on_all_images("cifar10"), _muon(200, batch_size=500, rate=1e-2))
 
 
 def cifar100_tuned(dynamics: str) -> RunConfig:
     """CIFAR-100 by analogy with CIFAR-10."""
-    return _tuned(dynamics, _on_all_images("cifar100"), _nesterov(200, batch_size=500, rate=0.3))
+    return _tuned(dynamics, _on_all_images("cifar100"), _muon(200, batch_size=500, rate=1e-2))
 
 
 def stl10_tuned(dynamics: str) -> RunConfig:
     """STL-10 by analogy with CIFAR-10, in small batches: it has 5,000 training images."""
     data = _on_all_images("stl10", cutout=24)
-    return _tuned(dynamics, data, _nesterov(200, batch_size=100, rate=0.1))
+    return _tuned(dynamics, data, _muon(200, batch_size=100, rate=5e-3))
 
 
 def images_tuned(dynamics: str) -> RunConfig:
     """A folder of images of one's own by analogy with CIFAR-10, the best epoch by validation."""
     data = DataConfig(name="images", size=64, **_today(cutout=16))
-    return _tuned(dynamics, data, _nesterov(30, batch_size=32, rate=0.05))
+    return _tuned(dynamics, data, _muon(30, batch_size=32, rate=3e-3))
 
 
 def _tuned(dynamics: str, data: DataConfig, training: TrainingConfig) -> RunConfig:
@@ -259,12 +259,14 @@ def _today(cutout: int) -> dict[str, Any]:
     }
 
 
-def _nesterov(epochs: int, *, batch_size: int, rate: float) -> TrainingConfig:
+def _muon(epochs: int, *, batch_size: int, rate: float) -> TrainingConfig:
     return TrainingConfig(
         epochs=epochs,
         batch_size=batch_size,
-        optimizer="nesterov",
+        optimizer="muon",
         learning_rates=(rate,),
+        weight_decay=0.02,
+        decay_weight=0.0,
         schedule="linear",
         warmup=0.1,
         label_smoothing=0.1,
