@@ -12,6 +12,7 @@ ORDER = (
     "signal_1d",
     "volume_3d",
     "learned_denoising",
+    "segment_textures",
     "extrapolation",
 )
 

@@ -17,6 +17,7 @@ from pdecnn.cli.application import explain
 from pdecnn.runs import recipes as resolution
 from tests.image_folders import write_folder
 from tests.runs import call
+from tests.volumes import write_ball
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -81,6 +82,9 @@ def short_recipe(name, original=pdecnn.recipe):
         changes["network.num_steps"] = 2
     if config.data.name == "pictures":
         changes |= {"data.repeats": 2, "network.hidden_channels": 4, "network.num_steps": 1}
+    if config.data.name == "segmented":
+        changes |= {"data.repeats": 2, "network.hidden_channels": 4, "network.num_steps": 1}
+        changes["data.patch"] = 8
     if config.data.name == "digits":
         changes["data.fraction"] = 0.1
     if config.training.level_epochs is not None:
@@ -123,6 +127,10 @@ def prepare(folder):
     for place in (*(folder / "photos" / f"{k}.png" for k in range(16)), folder / "noisy" / "a.png"):
         place.parent.mkdir(exist_ok=True)
         Image.fromarray(np.arange(3600, dtype=np.uint8).reshape(60, 60)).save(place)
+    for k in range(12):
+        write_ball(folder / "scans", f"{k}.nii.gz", (7, 9, 6), k)
+    write_ball(folder / "new-scans", "a.nii.gz", (7, 9, 6))
+    shutil.rmtree(folder / "new-scans" / "labels")
     (folder / "examples").mkdir()
     for path in (ROOT / "examples").glob("*.py"):
         shutil.copy(path, folder / "examples")

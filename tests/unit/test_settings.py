@@ -99,6 +99,8 @@ def test_numbers_of_numpy_are_stored_as_pythons(cls, entry):
         )
         if entry.name in ("patch", "noise"):
             extra = {"name": "pictures", "patch": 1, "noise": 25.0, "standardize": "none"}
+        if entry.name in ("turn", "zoom", "intensity"):
+            extra = {"name": "segmented", "patch": 1}
         found = getattr(cls(**NEEDED[cls] | extra | {entry.name: number}), entry.name)
         json.dumps(found)
         assert found == number or found == (number,)

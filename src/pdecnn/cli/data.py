@@ -55,23 +55,39 @@ def download_data(
 
 def pack_data(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Images, perhaps in train, validation and test.")
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Images, perhaps with labels, or sounds, perhaps in train, validation and test.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file, FILE.npz.")],
     settings: SetOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Put a folder of pictures into one file, which `--data` takes in its place."""
+    """Put a folder of pictures, of images with labels, or of sounds into one file for `--data`."""
     del debug
     from pdecnn.data.pictures import pack_pictures
+    from pdecnn.data.segmented import dimension_of, pack_segmented
+    from pdecnn.data.sounds import has_sounds, pack_sounds
     from pdecnn.errors import DataError
     from pdecnn.runs.recipes import recipe
 
-    data = recipe("parabolic_denoising").with_settings(parse_assignments(settings)).data
+    is_segmented = dimension_of(folder) is not None
+    name = "parabolic_segmentation" if is_segmented else "parabolic_denoising"
+    if has_sounds(folder):
+        name = "parabolic_sounds"
+    data = recipe(name).with_settings(parse_assignments(settings)).data
+    sounds = data.sounds()
     if output.exists() and not force:
         raise DataError(f"{output}: is there already; pass --force, or another --output")
-    numbers = pack_pictures(folder, output, channels=data.channels)
+    if sounds is not None:
+        numbers = pack_sounds(folder, output, sounds)
+    elif is_segmented:
+        numbers = pack_segmented(folder, output, channels=data.channels, group=data.group)
+    else:
+        numbers = pack_pictures(folder, output, channels=data.channels)
     print(f"{output}: " + ", ".join(f"{number} {part}" for part, number in numbers.items()))
 
 

@@ -34,6 +34,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 MAX_PIXELS = 50_000_000
 _MOST_IN_A_PIXEL = 4
 _MODES = {1: "L", 3: "RGB"}
+_LABEL_MODES = ("1", "L", "P", "I", "I;16", "I;16B")
 _GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "F")
 LUMINANCE = (0.299, 0.587, 0.114)
 """Shares of red, green and blue in grey."""
@@ -78,6 +79,41 @@ def write_image(path: Path, image: Tensor) -> None:
     content = BytesIO()
     Image.fromarray(array).save(content, "PNG")
     write_atomically(path, content.getvalue())
+
+
+def read_label_image(path: Path) -> Pixels:
+    """The numbers (height, width) of a picture of one channel; of a palette, not its colours."""
+    from PIL import Image
+
+    with _refused_in_words(str(path)), path.open("rb") as stream, _open_by_pillow(stream) as image:
+        _check_pixels(image.width, image.height)
+        if image.mode not in _LABEL_MODES:
+            raise UnsuitableFile(
+                f"is in colour (mode {image.mode}); save the classes of the pixels as the numbers "
+                f"0, 1, 2, ... of one channel, as a PNG file"
+            )
+        assert isinstance(image, Image.Image)
+        return np.asarray(image)
+
+
+def write_label_image(path: Path, labels: Tensor) -> None:
+    """Write classes (height, width) as PNG whose numbers they are, with a colour for each."""
+    from PIL import Image
+
+    image = Image.fromarray(labels.cpu().numpy().astype(np.uint8))
+    image.putpalette(_palette())
+    content = BytesIO()
+    image.save(content, "PNG")
+    write_atomically(path, content.getvalue())
+
+
+def _palette() -> list[int]:
+    """Black for 0, then colours far apart: the bits of a number, each third one for a colour."""
+    return [
+        sum((number >> (3 * bit + colour) & 1) << (7 - bit) for bit in range(3))
+        for number in range(256)
+        for colour in range(3)
+    ]
 
 
 def read_image_bytes(content: bytes, name: str, channels: int, size: Size | None = None) -> Tensor:

@@ -124,6 +124,9 @@ class ImageSet:
     and is padded to the largest; None: all have one size."""
     names: tuple[str, ...] | None = None
     """What pictures are called, in order."""
+    masks: Tensor | None = None
+    """uint8, shape (n, *spatial): a class for each pixel, of which `labels` then say nothing; None:
+    each image has one class."""
 
     def __post_init__(self) -> None:
         if self.images.dtype not in DTYPES:
@@ -150,6 +153,11 @@ class ImageSet:
             raise DataError(
                 f"each image needs one group: found {len(self.labels)} images and groups of shape "
                 f"{tuple(self.groups.shape)}"
+            )
+        if self.masks is not None and self.masks.shape != (len(self), *self.size):
+            raise DataError(
+                f"each pixel needs one label: found images of shape {tuple(self.images.shape)} and "
+                f"labels of shape {tuple(self.masks.shape)}"
             )
         low, high = int(self.labels.min()), int(self.labels.max())
         if low < 0 or high >= self.num_classes:
@@ -187,10 +195,17 @@ class ImageSet:
 
     def picture(self, place: int) -> Tensor:
         """One image of its own size, (channels, *spatial)."""
-        image = self.images[place : place + 1][0]
-        for axis, n in enumerate(() if self.sizes is None else self.sizes[place].tolist(), start=1):
-            image = image.narrow(axis, 0, n)
-        return image
+        return self._of_its_size(self.images[place : place + 1], place)[0]
+
+    def mask(self, place: int) -> Tensor:
+        """The classes of the pixels of one image, (*spatial)."""
+        assert self.masks is not None, "the images have a class for each pixel"
+        return self._of_its_size(self.masks[None, place : place + 1], place)[0, 0]
+
+    def _of_its_size(self, images: Tensor, place: int) -> Tensor:
+        for axis, n in enumerate(() if self.sizes is None else self.sizes[place].tolist(), start=2):
+            images = images.narrow(axis, 0, n)
+        return images
 
     @property
     def dtype(self) -> torch.dtype:
@@ -212,6 +227,7 @@ class ImageSet:
             groups=None if self.groups is None else self.groups[indices.cpu()],
             sizes=None if self.sizes is None else self.sizes[where],
             names=None if self.names is None else tuple(self.names[k] for k in where.tolist()),
+            masks=None if self.masks is None else self.masks[where],
         )
 
     def to(self, device: torch.device | str) -> "ImageSet":
@@ -224,6 +240,7 @@ class ImageSet:
             groups=self.groups,
             sizes=None if self.sizes is None else self.sizes.to(device),
             names=self.names,
+            masks=None if self.masks is None else self.masks.to(device),
         )
 
 

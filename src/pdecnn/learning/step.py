@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages
-from pdecnn.data.patches import Patches
+from pdecnn.data.patches import AbstractPatches
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.metrics import compute_scores
 from pdecnn.learning.mixing import Mixing, Targets
@@ -81,7 +81,7 @@ class TrainingStep:
         optimizer: ProjectedSGD,
         average: Network | None,
         seed: int,
-        patches: Patches | None = None,
+        patches: AbstractPatches | None = None,
         num_processes: int = 1,
         sum_: Callable[[Tensor], None] | None = None,
     ) -> None:
@@ -178,16 +178,18 @@ class TrainingStep:
         whole = self.images.chunk(self.config.accumulation) if self.holds_batch else ()
         for k, part in enumerate(indices.chunk(self.config.accumulation)):
             if self.patches is not None:
-                inputs, clean = self.patches.examples(
+                inputs, wanted = self.patches.examples(
                     self.train, part, self.network.preprocess, seed=self.seed, epoch=self.epoch
                 )
-                parts.append((fast_layout(inputs), Targets(clean)))
+                parts.append((fast_layout(inputs), Targets(wanted)))
                 continue
             images = whole[k] if self.holds_batch else self.images[part]
             how: dict[str, Any] = {"seed": self.seed, "epoch": self.epoch}
             if self.augmentation.trivial_augment:
                 images = self.augmentation.change_colours(images, part, **how)
             features = self.network.preprocess(images)
+            if self.augmentation.changes_sounds:
+                features = self.augmentation.change_sounds(features, part, **how)
             features = self.augmentation.augment(features, part, **how)
             if self.augmentation.cutout:
                 features = self.augmentation.cut_out(features, part, **how)

@@ -4,9 +4,10 @@ Objective, trainer, evaluation and prediction ask the task; they do not know whi
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from statistics import median
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional
 
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.patches import with_test_noise
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, DataError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.image_quality import psnr, ssim
 from pdecnn.learning.metrics import (
@@ -33,8 +34,13 @@ from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.networks.preprocessing import constant
 from pdecnn.settings import Settings, documented, setting
 
-TASKS = ("classification", "regression")
-FIELD_LOSSES = ("squared", "charbonnier")
+FIELD_LOSSES = {
+    "regression": ("squared", "charbonnier"),
+    "segmentation": ("cross_entropy_dice", "cross_entropy", "dice"),
+}
+"""The losses of tasks with an answer for each pixel, the usual one first."""
+TASKS = ("classification", *FIELD_LOSSES)
+_DATA = {"regression": "pictures", "segmentation": "segmented"}
 _CHARBONNIER = 1e-3
 _SMALLEST_ERROR = 1e-10
 Score = Callable[[Callable[[], None]], Tensor]
@@ -49,24 +55,30 @@ class TaskConfig(Settings):
     section, prefix = "task", "task."
     name: str = setting(
         "classification",
-        "'classification': a class for each sample; 'regression': numbers for each pixel.",
+        "'classification': a class for each sample; 'regression': numbers for each pixel; "
+        "'segmentation': a class for each pixel.",
         TASKS,
         kind="task",
     )
     loss: str | None = setting(
         None,
-        "Of regression: 'squared', or 'charbonnier', the root of the squared error and 1e-6. None: "
-        "squared; a classification has training.loss.",
-        FIELD_LOSSES,
+        "Of regression: 'squared', or 'charbonnier', the root of the squared error and 1e-6. Of "
+        "segmentation: 'cross_entropy_dice', the sum of two that can be had alone too, "
+        "'cross_entropy' and 'dice'. None: the first of them; a classification has training.loss.",
+        [name for names in FIELD_LOSSES.values() for name in names],
     )
 
     def check_together(self) -> None:
         """Refuse a loss that would be ignored."""
-        if self.loss is not None and self.name == "classification":
+        if self.loss is None:
+            return
+        if self.name == "classification":
             raise ConfigError(
-                f"task.loss is for regression; a classification has training.loss, found "
-                f"task.loss={self.loss}"
+                f"task.loss is for regression and segmentation; a classification has "
+                f"training.loss, found task.loss={self.loss}"
             )
+        if self.loss not in FIELD_LOSSES[self.name]:
+            raise unknown_name(f"loss of {self.name}", self.loss, FIELD_LOSSES[self.name])
 
     def check_network(self, network: NetworkConfig) -> None:
         """Refuse a network that gives another kind of answer."""
@@ -75,6 +87,15 @@ class TaskConfig(Settings):
             kind = "field, residual or transpose" if wanted else "linear or unit_rows"
             raise ConfigError(
                 f"task.name={self.name} needs network.classifier={kind}, found {network.classifier}"
+            )
+
+    def check_data(self, name: str) -> None:
+        """Refuse data whose targets are of another kind."""
+        wanted = _DATA.get(self.name)
+        if name != wanted and (wanted is not None or name in _DATA.values()):
+            raise ConfigError(
+                f"task.name={self.name} does not fit data.name={name}: pictures are for "
+                f"regression, segmented ones for segmentation, all others for classification"
             )
 
 
@@ -89,6 +110,8 @@ class AbstractTask(ABC):
     """Whether it is a share."""
     has_classes: ClassVar[bool] = False
     """Whether each sample has one class, as attacks, certificates and the explorer need."""
+    columns: ClassVar[tuple[str, ...]]
+    """What of `show` stands side by side, where each pixel has an answer."""
 
     def format(self, score: float, digits: int = 1) -> str:
         """The score as people read it."""
@@ -235,8 +258,9 @@ class Denoising(AbstractTask):
     """The clean image of a noisy one: a regression at each pixel."""
 
     score, label, percent = "psnr", "PSNR in dB", False
+    columns = ("noisy", "denoised", "clean")
     kind: str
-    """One of FIELD_LOSSES."""
+    """One of the FIELD_LOSSES of regression."""
     noise: float
     """With which it is measured, in units of 255."""
 
@@ -312,6 +336,174 @@ class Denoising(AbstractTask):
         return found
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentationEvaluation:
+    """Dice 2|A B| / (|A| + |B|) and IoU |A B| / |A or B| of the pixels A found and B meant.
+
+    For each image and class but the background; None where there are neither.
+    """
+
+    loss: float
+    class_names: tuple[str, ...]
+    """Without the background."""
+    per_image: list[dict[str, Any]]
+    """`image`, and `dice` and `iou` by class, in order."""
+
+    def figures(self, name: str, average: Callable[[list[float]], float]) -> dict[str, Any]:
+        """`dice` or `iou` of each class, averaged over the images that have it."""
+        found = {}
+        for label in self.class_names:
+            values = [row[name][label] for row in self.per_image if row[name][label] is not None]
+            found[label] = average(values) if values else None
+        return found
+
+    @property
+    def score(self) -> float:
+        """The mean over the classes of their mean Dice; 1: nothing to find, and nothing found."""
+        found = [value for value in self.figures("dice", _mean).values() if value is not None]
+        return _mean(found) if found else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {
+            "mean_dice": self.score,
+            "dice": self.figures("dice", _mean),
+            "median_dice": self.figures("dice", median),
+            "iou": self.figures("iou", _mean),
+            "loss": self.loss if isfinite(self.loss) else None,
+            "num_images": len(self.per_image),
+            "per_image": self.per_image,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """What a run keeps of it."""
+        return self.to_dict()
+
+
+@dataclass(frozen=True, slots=True)
+class Segmentation(AbstractTask):
+    """A class for each pixel, by cross entropy, and by Dice without the background (class 0)."""
+
+    score, label, percent = "mean_dice", "mean Dice", True
+    columns = ("image", "labels", "found")
+    kind: str
+    """One of the FIELD_LOSSES of segmentation."""
+
+    def num_outputs(self, images: ImageSet) -> int:
+        """A score for each class, at each pixel."""
+        return images.num_classes
+
+    def check_fit(self, network: Network, images: ImageSet) -> None:
+        """The same channels, dimension and classes, and one of them for each pixel."""
+        if images.masks is None:
+            raise DataError("the data has no class for each pixel; set data.name=segmented")
+        check_fit(network, images)
+
+    def losses(self, config: ObjectiveConfig, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross entropy over the pixels of each, plus 1 less its soft Dice.
+
+        That is the mean over the classes c > 0 of (2 sum p_c [y = c] + 1) / (sum p_c + sum [y = c]
+        + 1) with the probabilities p.
+        """
+        del config
+        scores = outputs.float().flatten(2)
+        classes = torch.arange(scores.shape[1], device=scores.device)
+        wanted = targets.flatten(1)[:, None] == classes[:, None]
+        losses = scores.new_zeros(len(scores))
+        # Sums instead of torch's cross entropy, whose gradient on a GPU has other bits each time.
+        logarithms = scores.log_softmax(1)
+        if self.kind != "dice":
+            losses = losses - (logarithms * wanted).sum(1).mean(1)
+        if self.kind != "cross_entropy":
+            probabilities = logarithms.exp()[:, 1:]
+            common = (probabilities * wanted[:, 1:]).sum(2)
+            total = probabilities.sum(2) + wanted[:, 1:].sum(2)
+            losses = losses + 1 - ((2 * common + 1) / (total + 1)).mean(1)
+        return losses
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The sum of the mean Dice of the classes, 1 of those that are neither there nor found."""
+        common, total = _overlaps(outputs.detach().argmax(1), targets, outputs.shape[1])
+        dice = torch.where(total > 0, 2 * common / total.clamp(min=1), 1)
+        return dice.mean(1).sum()
+
+    def evaluate(
+        self,
+        network: Network,
+        images: ImageSet,
+        *,
+        batch_size: int,
+        precision: str,
+        poll: Callable[[], None],
+        quick: Callable[[], Score | None],
+    ) -> SegmentationEvaluation:
+        """Dice and IoU of each image, whole, one after the other since they differ in size."""
+        del batch_size, quick
+        names = images.class_names[1:]
+        measured, losses = [], []
+        for labels, scores in self._answers(network, images, precision, poll):
+            losses.append(self.losses(ObjectiveConfig(), scores[None], labels[None])[0])
+            common, total = _overlaps(scores.argmax(0)[None], labels[None], len(scores))
+            measured.append(torch.stack([common[0], total[0]]))
+        rows: list[dict[str, Any]] = []
+        # In one copy: the device is waited for once, not at each image.
+        for place, (common, total) in enumerate(torch.stack(measured).double().cpu()):
+            pairs = list(zip(names, common.tolist(), total.tolist(), strict=True))
+            dice = {name: 2 * both / each if each else None for name, both, each in pairs}
+            iou = {name: both / (each - both) if each else None for name, both, each in pairs}
+            rows.append({"image": images.name_of(place), "dice": dice, "iou": iou})
+        loss = _mean(torch.stack(losses).tolist())
+        return SegmentationEvaluation(loss=loss, class_names=names, per_image=rows)
+
+    def show(self, network: Network, images: ImageSet, precision: str) -> dict[str, Tensor]:
+        """Images with the classes wanted and found, as far as all reach; of a volume the slice
+        along the last axis with the most pixels of a class."""
+        rows = []
+        for place, (labels, scores) in enumerate(
+            self._answers(network, images, precision, lambda: None)
+        ):
+            row = [_in_unit_range(images.picture(place)), labels[None], scores.argmax(0)[None]]
+            if images.dimension == 3:
+                middle = int((labels > 0).flatten(0, 1).sum(0).argmax())
+                row = [part[..., middle] for part in row]
+            rows.append(row)
+        sizes = [min(row[0].shape[axis] for row in rows) for axis in range(1, rows[0][0].dim())]
+        where = (slice(None), *(slice(0, n) for n in sizes))
+        return {
+            name: torch.stack([row[k][where].cpu() for row in rows])
+            for k, name in enumerate(self.columns)
+        }
+
+    @torch.no_grad()
+    def _answers(
+        self, network: Network, images: ImageSet, precision: str, poll: Callable[[], None]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The classes (*spatial) and the scores (classes, *spatial) of each image."""
+        for place in range(len(images)):
+            poll()
+            with evaluation_mode(network):
+                features = fast_layout(network.preprocess(images.picture(place)[None]))
+                scores = compute_scores(network, features, precision)[0].float()
+            yield images.mask(place).to(scores.device).long(), scores
+
+
+def _in_unit_range(image: Tensor) -> Tensor:
+    """The image in float32 from 0 to 1, whatever its units."""
+    values = image.float() - image.float().amin()
+    return values / values.amax().clamp(min=1e-30)
+
+
+def _overlaps(found: Tensor, wanted: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """|A B| and |A| + |B| of each example and class but the first, (batch, classes - 1)."""
+    pairs = [
+        ((found == label).flatten(1), (wanted == label).flatten(1))
+        for label in range(1, num_classes)
+    ]
+    common = torch.stack([(one & two).sum(1) for one, two in pairs], 1)
+    total = torch.stack([one.sum(1) + two.sum(1) for one, two in pairs], 1)
+    return common, total
+
+
 def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
@@ -323,8 +515,10 @@ def make_task(config: TaskConfig, *, noise: tuple[float, float] | None) -> Abstr
     """The task of a config; `noise` is the range that the data is trained with."""
     if config.name == "classification":
         return CLASSIFICATION
+    if config.name == "segmentation":
+        return Segmentation(config.loss or FIELD_LOSSES["segmentation"][0])
     if noise is None:
         raise ConfigError(
             "task.name=regression learns to take noise away: set data.noise, e.g. data.noise=25"
         )
-    return Denoising(config.loss or FIELD_LOSSES[0], (noise[0] + noise[1]) / 2)
+    return Denoising(config.loss or FIELD_LOSSES["regression"][0], (noise[0] + noise[1]) / 2)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages
-from pdecnn.data.patches import Patches
+from pdecnn.data.patches import AbstractPatches
 from pdecnn.data.split import training_batches
 from pdecnn.errors import ConfigError, DivergedError, TooLargeError
 from pdecnn.learning.capture import TrainingGraphs
@@ -38,7 +38,6 @@ from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import GUARDED
-from pdecnn.pde.convolution import SUBJECTS
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class Trainer:
         seed: int,
         ranks: Ranks = ALONE,
         task: AbstractTask = CLASSIFICATION,
-        patches: Patches | None = None,
+        patches: AbstractPatches | None = None,
     ) -> None:
         for image_set in (train, validation):
             if image_set is not None:
@@ -98,6 +97,8 @@ class Trainer:
         device = network.weight.device
         self.config = config
         self.train = train.to(device)
+        if patches is not None:
+            self.train = patches.prepared(self.train, network.preprocess)
         self.validation = None if validation is None else validation.to(device)
         self.augmentation = augmentation
         self.seed = seed
@@ -110,7 +111,7 @@ class Trainer:
         if self.steps_per_epoch == 0:
             raise ConfigError(
                 f"batch_size={config.batch_size} is larger than the {self.num_samples} training "
-                f"{SUBJECTS[network.config.dimension]}s; lower training.batch_size or raise "
+                f"{network.subject}s; lower training.batch_size or raise "
                 f"data.fraction"
             )
         _check_share(config, ranks, network.num_classes)
@@ -263,7 +264,7 @@ class Trainer:
         """The size of the images the network sees on its level."""
         preprocessing, size = self.network.preprocessing, self.train.size
         if self.patches is not None:
-            size = (self.patches.size,) * len(size)
+            size = self.patches.size
         return tuple(n // preprocessing.pooling for n in preprocessing.size or size)
 
     def _described(self) -> str:

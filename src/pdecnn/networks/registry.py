@@ -130,6 +130,34 @@ DENOISERS: dict[str, dict[str, Any]] = {
     },
 }
 
+# From raw waves to classes. Cells of 8 samples become channels before the first step, which loses
+# nothing; six blocks, each twice as coarse as the one before it, then see half a second at 8 kHz,
+# the hamiltonian ones, with two layers a step, a whole one.
+SOUND_NETWORK: dict[str, Any] = {
+    "channels": (32, 64, 64, 96, 96, 128, 128),
+    "in_channels": 1,
+    "num_classes": 2,
+    "num_steps": 2,
+    "dimension": 1,
+    "opening": "pad",
+    "patch_size": 8,
+}
+# From images or volumes to a class for each pixel, in levels: a pixel becomes channels of a
+# coarser one, so that layers are thin where there are many channels.
+SEGMENTERS: dict[int, dict[str, Any]] = {
+    2: {
+        "channels": (32, 128, 512, 128, 32, 32),
+        "hidden_channels": (32, 64, 64, 64, 32),
+        "in_channels": 3,
+        "boundary": "reflect",
+    },
+    3: {
+        "channels": (16, 128, 1024, 128, 16, 16),
+        "hidden_channels": (32, 64, 32, 64, 32),
+        "in_channels": 1,
+    },
+}
+
 # Trained networks that come with the package, one `save_pretrained` folder a model.
 PUBLISHED_WEIGHTS = Path(__file__).parent / "weights"
 
@@ -393,7 +421,47 @@ def _register_denoisers() -> None:
         register_model(config)
 
 
+def _register_sound_models() -> None:
+    for dynamics in ("parabolic", "hamiltonian", "second_order"):
+
+        def config(axes: dict[str, Any] = DYNAMICS[dynamics]) -> NetworkConfig:
+            return NetworkConfig(**axes, **SOUND_NETWORK)
+
+        config.__name__ = f"{dynamics}_sounds"
+        register_model(config)
+
+
+def _register_segmenters() -> None:
+    for dynamics in ("parabolic", "hamiltonian", "second_order"):
+        # The heat equation cannot be run backwards, and batch norm does what a step size would.
+        is_heat = dynamics == "parabolic"
+        kept: dict[str, Any] = {"normalization": "batch"}
+        if not is_heat:
+            kept = {"normalization": "bias", "step_size": 0.25, "backprop": "exact"}
+        for dimension, sizes in SEGMENTERS.items():
+            settings = DYNAMICS[dynamics] | kept | sizes
+
+            def config(
+                settings: dict[str, Any] = settings, dimension: int = dimension
+            ) -> NetworkConfig:
+                return NetworkConfig(
+                    **settings,
+                    dimension=dimension,
+                    num_classes=2,
+                    num_steps=2,
+                    opening="linear",
+                    connector="invertible",
+                    pooling="space_to_depth",
+                    classifier="field",
+                )
+
+            config.__name__ = f"{dynamics}_segmentation" + ("_volumes" if dimension == 3 else "")
+            register_model(config)
+
+
 _register_paper_models()
 _register_tuned_models()
 _register_stable_models()
 _register_denoisers()
+_register_sound_models()
+_register_segmenters()

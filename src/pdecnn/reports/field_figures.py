@@ -3,6 +3,9 @@
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -21,7 +24,7 @@ def draw_field_figures(run: Run, task: AbstractTask) -> dict[str, bytes]:
     if metrics:
         contents |= render("convergence", draw_curves(metrics, title, task))
     if run.summary is not None:
-        contents |= render("predictions", draw_answers(read_answers(run)))
+        contents |= render("predictions", draw_answers(read_answers(run, task.columns)))
     return contents
 
 
@@ -49,21 +52,30 @@ def draw_curves(metrics: list[dict[str, Any]], title: str, task: AbstractTask) -
 
 
 def draw_answers(answers: dict[str, NDArray[Any]]) -> Figure:
-    """Some images, in columns what goes in, what comes out, and what is wanted."""
-    columns = ("noisy", "denoised", "clean")
-    number = min(_MOST_SHOWN, len(answers["clean"]))
+    """Some images, in columns what goes in, what comes out, and what is wanted.
+
+    Whole numbers are classes, each with a colour.
+    """
+    number = min(_MOST_SHOWN, min(map(len, answers.values())))
     figure = Figure(figsize=(WIDTH, number * WIDTH / 3 + 0.3), layout="constrained")
-    panels = figure.subplots(number, len(columns), squeeze=False)
-    for row in range(number):
-        for column, name in enumerate(columns):
-            pixels = answers[name][row]
-            if len(pixels) not in (1, 3):  # bands that are no colours
-                pixels = pixels.mean(0, keepdims=True)
-            image = np.moveaxis(pixels, 0, -1).clip(0, 1)
-            panels[row, column].imshow(
-                image.squeeze(), cmap="gray", vmin=0, vmax=1, interpolation="none"
-            )
-            panels[row, column].set_axis_off()
-            if row == 0:
-                panels[row, column].set_title(name)
+    panels = figure.subplots(number, len(answers), squeeze=False)
+    for column, (name, pixels) in enumerate(answers.items()):
+        for row in range(number):
+            _draw_pixels(panels[row, column], pixels[row])
+        panels[0, column].set_title(name)
     return figure
+
+
+def _draw_pixels(axes: Axes, pixels: NDArray[Any]) -> None:
+    how: dict[str, Any] = {"interpolation": "none"}
+    if pixels.dtype.kind in "iu":
+        colours = ListedColormap(("black", *colormaps["tab10"].colors))  # type: ignore[attr-defined]
+        most = colours.N - 1
+        shown = np.where(pixels[0] > most, (pixels[0] - 1) % most + 1, pixels[0])
+        axes.imshow(shown, cmap=colours, vmin=-0.5, vmax=most + 0.5, **how)
+    else:
+        if len(pixels) not in (1, 3):  # bands that are no colours
+            pixels = pixels.mean(0, keepdims=True)
+        image = np.moveaxis(pixels, 0, -1).clip(0, 1)
+        axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1, **how)
+    axes.set_axis_off()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_atomically
+from pdecnn.learning.tasks import Denoising
 from pdecnn.reports.attack import draw_attacks
 from pdecnn.reports.certificate import draw_certificates
 from pdecnn.reports.html import Markup, tag
@@ -54,7 +55,7 @@ def report(
     output = Path(output)
     check_output(output)
     opened = [Run(run) for run in runs]
-    if not any(make_run_task(run.config).has_classes for run in opened):
+    if all(isinstance(make_run_task(run.config), Denoising) for run in opened):
         if data or weights != "best":
             raise ConfigError(
                 "of denoisers the report shows what they recorded; leave out --data and --weights, "

@@ -1,4 +1,4 @@
-"""The page of runs that have an answer for each pixel: what they recorded, and some answers."""
+"""The page of denoisers: what they recorded, and some of their answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from pdecnn.learning.image_quality import psnr
+from pdecnn.learning.tasks import Denoising
 from pdecnn.reports.charts import convergence_charts
 from pdecnn.reports.html import Markup, draw_sample, tag
 from pdecnn.reports.page_summary import draw_facts, duration, network_words, swatched
@@ -61,7 +62,7 @@ def read_field_runs(runs: Sequence[Run], names: Sequence[str]) -> list[FieldRun]
                 metrics=metrics,
                 summary=summary,
                 seconds=read_seconds(run, len(metrics)),
-                answers=None if summary is None else read_answers(run),
+                answers=None if summary is None else read_answers(run, Denoising.columns),
             )
         )
     return found

@@ -168,17 +168,17 @@ def read_predictions(run: Run, num_classes: int) -> dict[str, NDArray[Any]]:
     return predictions
 
 
-def read_answers(run: Run) -> dict[str, NDArray[Any]]:
-    """`noisy`, `denoised` and `clean` images (n, channels, *spatial) of a denoiser."""
+def read_answers(run: Run, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """What goes in, what comes out and what is wanted, (n, channels, *spatial) each."""
     path = run.folder / PREDICTIONS
     try:
         with safe_open(path, framework="np") as file:
-            found = {name: file.get_tensor(name) for name in ("noisy", "denoised", "clean")}
+            found = {name: file.get_tensor(name) for name in columns}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error}); {AGAIN}") from error
     with named(path):
-        shapes = {array.shape for array in found.values()}
-        if len(shapes) > 1 or len(found["clean"].shape) < 3:
+        shapes = {(len(array), *array.shape[2:]) for array in found.values()}
+        if len(shapes) > 1:
             raise ValueError(f"shapes {sorted(shapes)}")
     return found
 

@@ -12,8 +12,10 @@ from typing import Any, get_args, get_origin
 from pdecnn.checks import is_count, is_finite_number
 from pdecnn.data.augmentation import ALTERNATE, PADDING_MODES, Augmentation
 from pdecnn.data.image_file import MAX_PIXELS
-from pdecnn.data.patches import Patches
+from pdecnn.data.patches import LEFT_RIGHT, AbstractPatches, LabelledPatches, NoisyPatches
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
+from pdecnn.data.sound_file import HIGHEST_RATE
+from pdecnn.data.sounds import SoundSettings
 from pdecnn.errors import ConfigError, quoted, unknown_name
 from pdecnn.learning.tasks import TaskConfig
 from pdecnn.learning.training_config import TrainingConfig
@@ -21,6 +23,7 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
 from pdecnn.pde.activations import list_activations
 from pdecnn.pde.backprop import BACKPROP_MODES
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.integrators import INTEGRATORS
 from pdecnn.pde.layers import LAYERS
 from pdecnn.settings import Settings, documented, setting
@@ -37,6 +40,18 @@ _OF_CLASSES = (
     "temperature",
     "mixup",
     "cutmix",
+)
+_OF_SOUNDS = (
+    "test_groups",
+    "validation_groups",
+    "label",
+    "seconds",
+    "rate",
+    "emphasis",
+    "speed",
+    "gain",
+    "colour",
+    "hiss",
 )
 VALIDATION_FRACTION = 0.2
 CLASSIFYING = TaskConfig()
@@ -74,14 +89,39 @@ class DataConfig(Settings):
     )
     group: str | None = setting(
         None,
-        "A regular expression on the path of an image file below the folder: files with the same "
-        "first group in it are never split between training, validation and test. Arrays have an "
-        "array `group` beside `x` and `y` instead.",
+        "A regular expression on the path of an image or sound file below the folder: files with "
+        "the same first group in it are never split between training, validation and test. Arrays "
+        "have an array `group` beside `x` and `y` instead.",
+    )
+    test_groups: tuple[str, ...] | None = setting(
+        None, "The groups of sounds that are the test part; None: a fifth is held out."
+    )
+    validation_groups: tuple[str, ...] | None = setting(
+        None,
+        "The groups of sounds that are the validation part; None: as validation_fraction says.",
+    )
+    label: str | None = setting(
+        None,
+        "A regular expression on the path of a sound file below the folder, whose first group is "
+        "the class; None: the first folder is.",
+    )
+    seconds: float | None = setting(
+        None, "How long sounds are cut or padded to be, alike at both ends.", "(0, 3600]"
+    )
+    rate: int | None = setting(
+        None, "The samples a second that sounds are resampled to.", f"[1, {HIGHEST_RATE}]"
+    )
+    emphasis: float = setting(
+        0.0,
+        "This share of the sample before is taken off each sample of a sound, so that high pitches "
+        "count as much as low ones; 0.95 is usual for speech.",
+        "[0, 1]",
     )
     flip: bool | str = setting(
         True,
-        "Whether images are mirrored at random; 'alternate': every image in every other epoch.",
-        (ALTERNATE,),
+        "Whether images are mirrored at random; 'alternate': every image in every other epoch; "
+        "'left_right': along one axis only, the first of volumes and the last of images.",
+        (ALTERNATE, LEFT_RIGHT),
     )
     padding: float = setting(
         1 / 16,
@@ -104,13 +144,51 @@ class DataConfig(Settings):
         "Whether every image is changed in one of 14 ways at a random strength: colour, contrast, "
         "turned, sheared and so on (TrivialAugment); for colour images.",
     )
+    speed: tuple[float, ...] | None = setting(
+        None,
+        "The range of the factors by which sounds are played faster, their pitch with them, such "
+        "as [0.85, 1.15]; None: as they are.",
+        "[0.5, 2]",
+    )
+    gain: float = setting(
+        0.0, "Sounds become louder or softer by up to so many decibels.", "[0, 40]"
+    )
+    colour: float = setting(
+        0.0,
+        "Sounds are filtered as by other microphones and rooms: each of the 8 samples before one "
+        "is added to it with a random weight of this standard deviation.",
+        "[0, 1]",
+    )
+    hiss: float = setting(
+        0.0,
+        "Sounds get white noise of a standard deviation of up to this share of their own.",
+        "[0, 10]",
+    )
     standardize: str = setting(
         "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
     )
-    patch: int | None = setting(
-        None, "The side of the random crops of pictures that are trained on.", "[1, inf)"
+    patch: int | tuple[int, ...] | None = setting(
+        None,
+        "The side of the random crops that pictures, and images with a class for each pixel, are "
+        "trained on; of the latter it may be one number an axis.",
+        "[1, inf)",
     )
     repeats: int = setting(1, "How many crops an epoch takes of each picture.", "[1, inf)")
+    turn: float = setting(
+        0.0,
+        "Images with a class for each pixel are turned at random by up to so many degrees in the "
+        "plane of any two axes.",
+        "[0, 180]",
+    )
+    zoom: float = setting(
+        0.0, "They are scaled at random by factors of 1 - zoom to 1 + zoom.", "[0, 1)"
+    )
+    intensity: float = setting(
+        0.0,
+        "Their standardised pixels are multiplied at random by 1 - intensity to 1 + intensity, and "
+        "up to as much is added or taken away.",
+        "[0, 1)",
+    )
     noise: float | tuple[float, ...] | None = setting(
         None,
         "The standard deviation of the noise on pictures, in units of 255; or a range, of which "
@@ -129,14 +207,16 @@ class DataConfig(Settings):
             )
         if self.name == "images" and self.size is None:
             raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
-        if self.group is not None:
+        for name in ("group", "label"):
             try:
-                re.compile(self.group)
+                re.compile(getattr(self, name) or "")
             except re.error as error:
                 raise ConfigError(
-                    f"data.group must be a regular expression ({error}), found {quoted(self.group)}"
+                    f"data.{name} must be a regular expression ({error}), found "
+                    f"{quoted(getattr(self, name))}"
                 ) from None
         self._check_pictures()
+        self._check_sounds()
         self._check_use()
 
     def _check_pictures(self) -> None:
@@ -150,38 +230,130 @@ class DataConfig(Settings):
                 f"data.noise must be one number or a range of two, such as [5, 55], found "
                 f"{list(self.noise)}"
             )
+        self._refuse_others_settings()
+        if self.name == "segmented":
+            self._check_segmented()
         if self.name != "pictures":
-            for name, unused in (("patch", None), ("noise", None), ("repeats", 1)):
-                if getattr(self, name) != unused:
-                    raise ConfigError(
-                        f"data.{name} is for data.name=pictures; leave it out for {self.name!r}, "
-                        f"found {getattr(self, name)}"
-                    )
-        elif self.patch is None or self.noise is None:
+            return
+        if not isinstance(self.patch, int) or self.noise is None:
             raise ConfigError(
                 "pictures are cropped and have noise added: set data.patch and data.noise, e.g. "
                 "data.patch=64 and data.noise=25"
             )
-        elif (
-            self.flip == ALTERNATE or self.cutout or self.trivial_augment or self.group is not None
+        if (
+            isinstance(self.flip, str)
+            or self.cutout
+            or self.trivial_augment
+            or self.group is not None
         ):
             raise ConfigError(
                 "pictures are cropped and flipped at random: leave out data.cutout, "
                 "data.trivial_augment and data.group, and set data.flip=true or false"
             )
-        elif self.standardize != "none" or self.size is not None or self.stream:
+        if self.standardize != "none" or self.size is not None or self.stream:
             raise ConfigError(
                 "pictures are read as they are, in [0, 1] and in memory: set "
                 "data.standardize=none and leave out data.size and data.stream"
             )
 
-    def patches(self) -> Patches | None:
-        """The examples that pictures become; None for data with classes."""
-        if self.patch is None or self.noise_range is None:
+    def _check_sounds(self) -> None:
+        """What sounds need, and nothing else has."""
+        self.augmentation()  # which checks its range of speeds
+        if self.name != "sounds":
+            for name in _OF_SOUNDS:
+                value = getattr(self, name)
+                if value:
+                    raise ConfigError(
+                        f"data.{name} is for data.name=sounds; leave it out for {self.name!r}, "
+                        f"found {list(value) if isinstance(value, tuple) else value}"
+                    )
+        elif self.seconds is None or self.rate is None:
+            raise ConfigError(
+                "sounds have one length and rate: set data.seconds and data.rate, e.g. "
+                "data.seconds=1 and data.rate=16000"
+            )
+        elif round(self.seconds * self.rate) < 1:
+            raise ConfigError(
+                f"data.seconds={self.seconds:g} at data.rate={self.rate} is no sample; raise them"
+            )
+        elif self.size is not None or self.stream or self.pooling > 1 or self.flip:
+            raise ConfigError(
+                "sounds are in memory, of data.seconds at data.rate, and not played backwards: "
+                "leave out data.size, data.stream and data.pooling, and set data.flip=false"
+            )
+
+    def sounds(self) -> SoundSettings | None:
+        """How sounds are read; None for other data."""
+        if self.name != "sounds":
             return None
-        return Patches(
-            size=self.patch, repeats=self.repeats, flip=bool(self.flip), noise=self.noise_range
+        return SoundSettings(
+            **{entry.name: getattr(self, entry.name) for entry in fields(SoundSettings)}
         )
+
+    def _refuse_others_settings(self) -> None:
+        """Refuse what is read of other data alone."""
+        both = ("pictures", "segmented")
+        for name, unused, users in (
+            ("patch", None, both),
+            ("noise", None, both[:1]),
+            ("repeats", 1, both),
+            ("turn", 0, both[1:]),
+            ("zoom", 0, both[1:]),
+            ("intensity", 0, both[1:]),
+        ):
+            if self.name not in users and getattr(self, name) != unused:
+                raise ConfigError(
+                    f"data.{name} is for data.name={' or '.join(users)}; leave it out for "
+                    f"{self.name!r}, found {getattr(self, name)}"
+                )
+        if self.flip == LEFT_RIGHT and self.name != "segmented":
+            raise ConfigError(
+                f"data.flip={LEFT_RIGHT} is for data.name=segmented; set data.flip=true or false"
+            )
+
+    def _check_segmented(self) -> None:
+        """What images with a class for each pixel need, and what they do not have."""
+        if self.patch is None:
+            raise ConfigError(
+                "images with a class for each pixel are cropped: set data.patch, e.g. data.patch=32"
+            )
+        if self.flip == ALTERNATE or self.cutout or self.trivial_augment:
+            raise ConfigError(
+                "images with a class for each pixel are cropped, flipped, turned and scaled at "
+                "random: leave out data.cutout and data.trivial_augment, and set data.flip to "
+                f"true, false or {LEFT_RIGHT}"
+            )
+        if self.standardize not in ("image", "none") or self.size or self.stream:
+            raise ConfigError(
+                "images with a class for each pixel are of any size and in memory: set "
+                "data.standardize=image or none, and leave out data.size and data.stream"
+            )
+        if self.pooling > 1:
+            raise ConfigError("data.pooling would leave pixels without a class; leave it out")
+
+    def patches(self, dimension: int) -> AbstractPatches | None:
+        """The examples that become of images of so many axes; None for data with classes."""
+        size = self.patch_size(dimension)
+        if size is None:
+            return None
+        if self.noise_range is not None:
+            return NoisyPatches(
+                size=size, repeats=self.repeats, flip=bool(self.flip), noise=self.noise_range
+            )
+        return LabelledPatches(
+            size=size,
+            repeats=self.repeats,
+            flip=self.flip,
+            turn=self.turn,
+            zoom=self.zoom,
+            intensity=self.intensity,
+        )
+
+    def patch_size(self, dimension: int) -> tuple[int, ...] | None:
+        """The crops along each axis; None: whole images."""
+        if self.patch is None or isinstance(self.patch, tuple):
+            return self.patch
+        return (self.patch,) * dimension
 
     @property
     def noise_range(self) -> tuple[float, float] | None:
@@ -203,14 +375,14 @@ class DataConfig(Settings):
                 f"data.padding_mode={self.padding_mode} has no use with data.padding=0; set "
                 f"data.padding above 0, or leave data.padding_mode out"
             )
-        if self.channels is not None and self.name not in ("images", "pictures"):
+        if self.channels is not None and self.name not in ("images", "pictures", "segmented"):
             raise ConfigError(
                 f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
                 f"found {self.channels}"
             )
-        if self.group is not None and self.name != "images":
+        if self.group is not None and self.name not in ("images", "sounds", "segmented"):
             raise ConfigError(
-                f"data.group is a pattern on names of image files; leave it out for "
+                f"data.group is a pattern on names of image and sound files; leave it out for "
                 f"{self.name!r}, found {quoted(self.group)}: arrays have an array group beside x "
                 f"and y"
             )
@@ -222,6 +394,8 @@ class DataConfig(Settings):
     def augmentation(self) -> Augmentation:
         """The random changes of training images."""
         own = {entry.name: getattr(self, entry.name) for entry in fields(Augmentation)}
+        if self.flip == LEFT_RIGHT:  # which patches are, not whole images
+            own["flip"] = True
         return Augmentation(**own)
 
 
@@ -247,6 +421,11 @@ class RunConfig:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ConfigError(f"seed must be a whole number of at least 0, found {self.seed!r}")
         self.task.check_network(self.network)
+        self.task.check_data(self.data.name)
+        if self.data.name == "segmented" and self.training.level_sizes is not None:
+            raise ConfigError(
+                "coarser images have pixels of several classes; leave out training.level_sizes"
+            )
         if self.task.name != "classification":
             for name in _OF_CLASSES:
                 if getattr(self.training, name) != getattr(TrainingConfig(), name):
@@ -254,6 +433,11 @@ class RunConfig:
                         f"training.{name} is for classes; leave it out for task.name="
                         f"{self.task.name}"
                     )
+
+    @property
+    def subject(self) -> str:
+        """What its samples are: 'signal', 'sound', 'image' or 'volume'."""
+        return "sound" if self.data.name == "sounds" else SUBJECTS[self.network.dimension]
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON values."""
@@ -325,7 +509,20 @@ _BEFORE: dict[int, dict[str, Any]] = {
         "network.boundary": "zero",
         "data.patch": None,
         "data.repeats": 1,
+        "data.turn": 0.0,
+        "data.zoom": 0.0,
+        "data.intensity": 0.0,
         "data.noise": None,
+        "data.test_groups": None,
+        "data.validation_groups": None,
+        "data.label": None,
+        "data.seconds": None,
+        "data.rate": None,
+        "data.speed": None,
+        "data.gain": 0.0,
+        "data.colour": 0.0,
+        "data.emphasis": 0.0,
+        "data.hiss": 0.0,
     },
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.

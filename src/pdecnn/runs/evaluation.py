@@ -15,8 +15,12 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.arrays import SAMPLES, read_samples, samples_of
-from pdecnn.data.image_file import SUFFIXES, read_image, write_image
+from pdecnn.data.image_file import SUFFIXES, read_image, write_image, write_label_image
 from pdecnn.data.image_set import ImageSet, StoredImages
+from pdecnn.data.sound_file import SOUNDS
+from pdecnn.data.sounds import read_wave
+from pdecnn.data.volumes import SUFFIXES as VOLUMES
+from pdecnn.data.volumes import is_volume, read_volume, write_label_volume
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
@@ -26,7 +30,6 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_weights
-from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.preparation import make_run_task, read_splits, refuse_without_classes
@@ -191,7 +194,7 @@ def read_run(
         refuse_nonfinite(network, run.weights(weights))
     images: ImageSet | None = getattr(read_splits(config.data, config.seed), split)
     if images is None:
-        samples = f"{SUBJECTS[network.config.dimension]}s"
+        samples = f"{network.subject}s"
         raise ConfigError(
             f"{run.folder} has no validation {samples}: it was trained on all training {samples} "
             f"(data.validation_fraction=0); use --split test or train"
@@ -210,14 +213,14 @@ def predict(
 ) -> list[dict[str, Any]]:
     """The most probable classes, by name: one entry per image, or per sample of an array.
 
-    `images` are image files, .npy, .npz or .safetensors files with samples (n, channels,
+    `images` are image or sound files, .npy, .npz or .safetensors files with samples (n, channels,
     *spatial), folders with such files in them at any depth, or one array of samples.
     """
     if top < 1:
         raise ConfigError(f"top must be at least 1, found {top}")
     network = _ready(run, weights, device)
     if network.config.is_field:
-        raise ConfigError(f"{run} gives an image for each image; say where to with --output DIR")
+        raise ConfigError(f"{run} gives an answer for each pixel; say where to with --output DIR")
     if network.num_classes == 0:
         raise ConfigError(
             f"{run} has no classes to predict (network.num_classes=0); give it some with "
@@ -257,19 +260,23 @@ def predict_images(
     weights: str = "best",
     device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """Write what a network from image to image makes of image files, as PNG of the same stem.
+    """Write what a network makes of each pixel of files: images, or the numbers of classes.
 
-    Nothing is overwritten without `force`, and where something would be nothing is written. An
-    entry per image: `image`, `output`, its `size` and the size it was `padded` to for the levels.
+    Images become PNG files of the same stem, volumes NIfTI files of the same name, with the header
+    and the order of axes of theirs. Nothing is overwritten without `force`, and where something
+    would be nothing is written. An entry per image: `image`, `output`, its `size` and the size it
+    was `padded` to for the levels.
     """
     network, folder = _ready(run, weights, device), Path(output)
     if not network.config.is_field:
         raise ConfigError(f"{run} gives classes, not images; leave out --output")
     files = _found_files(images)
-    targets = [folder / f"{file.stem}.png" for file in files]
+    targets = [folder / (file.name if is_volume(file) else f"{file.stem}.png") for file in files]
+    kinds = VOLUMES if network.config.dimension == 3 else SUFFIXES
     for file, target in zip(files, targets, strict=True):
-        if file.suffix.lower() not in SUFFIXES:
-            raise DataError(f"{file}: is no image file; they end in {', '.join(SUFFIXES)}")
+        if not file.name.lower().endswith(kinds):
+            subject = network.subject
+            raise DataError(f"{file}: is no {subject} file; they end in {', '.join(kinds)}")
         if targets.count(target) > 1:
             raise DataError(f"{target}: would be written for two images; rename one of them")
         if os.path.lexists(target) and (not force or target.resolve() == file.resolve()):
@@ -277,17 +284,33 @@ def predict_images(
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for file, target in zip(files, targets, strict=True):
-        pixels = network.preprocess(read_image(file, network.config.in_channels)[None])
         with torch.no_grad():
-            answer = network(pixels)[0]
+            answer = network(network.preprocess(_read_whole(network, file)))[0]
         if not bool(answer.isfinite().all()):
             raise DivergedError(f"{file}: what comes of it is not finite; take other weights")
-        write_image(target, answer)
+        _write_answer(network, target, answer, file)
         size = tuple(answer.shape[1:])
         padded = list(network.padded_size(size))
         rows.append({"image": str(file), "output": str(target), "size": list(size)})
         rows[-1]["padded"] = padded
     return rows
+
+
+def _read_whole(network: Network, file: Path) -> Tensor:
+    """One image or volume of its own size, (1, channels, *spatial)."""
+    if not is_volume(file):
+        return read_image(file, network.config.in_channels)[None]
+    return _fitting(network, read_volume(file).voxels[None], str(file))
+
+
+def _write_answer(network: Network, target: Path, answer: Tensor, source: Path) -> None:
+    """Classes where the network knows what its outputs mean, else pixels."""
+    if network.preprocessing.class_names is None:
+        write_image(target, answer)
+    elif is_volume(source):
+        write_label_volume(target, answer.argmax(0), source)
+    else:
+        write_label_image(target, answer.argmax(0))
 
 
 def _samples(
@@ -301,18 +324,36 @@ def _samples(
         return
     size = network.preprocessing.size
     for path in _found_files(images):
-        if path.suffix in SAMPLES:
+        if path.suffix.lower() in SOUNDS:
+            yield [str(path)], _sound(network, path)
+        elif path.suffix in SAMPLES:
             samples = _fitting(network, read_samples(path), str(path))
             yield [f"{path}[{place}]" for place in range(len(samples))], samples
         elif network.config.dimension != 2:
             raise ConfigError(
                 f"{path}: image files have 2 dimensions, and the network takes "
-                f"{network.config.dimension}D samples; pass {', '.join(SAMPLES)} files"
+                f"{network.config.dimension}D samples; pass {_files_for(network)} files"
             )
         else:
             height_width = None if size is None else (size[0], size[1])
             image = read_image(path, network.config.in_channels, height_width)
             yield [str(path)], image.unsqueeze(0)
+
+
+def _files_for(network: Network) -> str:
+    sounds = () if network.preprocessing.rate is None else SOUNDS
+    return ", ".join((*sounds, *SAMPLES))
+
+
+def _sound(network: Network, path: Path) -> Tensor:
+    """A sound file as the network takes it."""
+    size, rate = network.preprocessing.size, network.preprocessing.rate
+    if rate is None or size is None:
+        raise ConfigError(
+            f"{path}: is a sound, and the network was not trained on sounds; pass samples in "
+            f"{', '.join(SAMPLES)} files"
+        )
+    return read_wave(path, rate=rate, length=size[0])[None]
 
 
 def _found_files(paths: Sequence[str | Path]) -> list[Path]:
@@ -325,12 +366,13 @@ def _found_files(paths: Sequence[str | Path]) -> list[Path]:
         inside = [
             file
             for file in sorted(path.rglob("*"))
-            if file.suffix.lower() in (*SUFFIXES, *SAMPLES) and file.is_file()
+            if file.name.lower().endswith((*SUFFIXES, *SOUNDS, *SAMPLES, *VOLUMES))
+            and file.is_file()
         ]
         if not inside:
             raise DataError(
                 f"{path}: is a folder without files to classify; they end in "
-                f"{', '.join((*SUFFIXES, *SAMPLES))}"
+                f"{', '.join((*SUFFIXES, *SOUNDS, *SAMPLES, *VOLUMES))}"
             )
         found += inside
     return found

@@ -49,7 +49,8 @@ class Splits(NamedTuple):
             images = part.images
             if isinstance(images, StoredImages):
                 images = images[_sampled(len(images))]
-            for tensor in (part.labels, images):
+            masks = () if part.masks is None else (part.masks,)
+            for tensor in (part.labels, images, *masks):
                 digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
@@ -78,6 +79,7 @@ def read_splits(config: DataConfig, seed: int, arrays: Mapping[str, Any] | None 
         size=config.size,
         stream=config.stream,
         group=config.group,
+        sounds=config.sounds(),
     )
     train, validation = data.train, data.validation
     if validation is None and config.validation_fraction > 0:
@@ -115,8 +117,9 @@ def fit_network(config: RunConfig, arrays: Mapping[str, Any] | None = None) -> R
     if config.data.name not in OWN:
         return config
     source = config.data.folder if arrays is None else arrays
-    found = own_form(config.data.name, source, channels=config.data.channels)
-    if config.data.name in ("images", "pictures"):
+    data = config.data
+    found = own_form(data.name, source, channels=data.channels, sounds=data.sounds())
+    if config.data.name in ("images", "pictures", "segmented"):
         found = _as_weights_take(found, config)
         config = replace(config, data=replace(config.data, channels=found.channels))
     usual, network = recipe(config.recipe).network, config.network
@@ -188,8 +191,7 @@ def make_network(config: RunConfig, train: ImageSet) -> Network:
             f"of 1 after the first"
         )
     preprocessing = make_preprocessing(config.data, train)
-    patch = config.data.patch
-    own_size = train.size if patch is None else (patch,) * len(train.size)
+    own_size = config.data.patch_size(len(train.size)) or train.size
     last_size = tuple(n // preprocessing.pooling for n in preprocessing.size or own_size)
     network, preprocessing = config.training.first_level(network, preprocessing, last_size)
     size = tuple(n // preprocessing.pooling for n in preprocessing.size or own_size)
@@ -227,8 +229,13 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
     if config.standardize == "mean":
         std = None
     pixels = "uint8" if train.dtype == torch.uint8 else "float32"
-    if train.sizes is not None:  # pictures, which stay as they are
-        return Preprocessing(standardize=config.standardize, pooling=config.pooling, pixels=pixels)
+    if train.sizes is not None:  # pictures, which stay as large as they are
+        return Preprocessing(
+            standardize=config.standardize,
+            pooling=config.pooling,
+            class_names=None if train.masks is None else train.class_names,
+            pixels=pixels,
+        )
     dimensions = len(train.size)
     return Preprocessing(
         standardize=config.standardize,
@@ -236,6 +243,8 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
         std=std,
         size=train.size if config.size is None else (config.size,) * dimensions,
         pooling=config.pooling,
+        emphasis=config.emphasis,
+        rate=config.rate,
         class_names=train.class_names,
         pixels=pixels,
     )

@@ -178,6 +178,93 @@ def stable_denoising(dynamics: str) -> RunConfig:
     return denoising(f"{dynamics}_stable")
 
 
+def sounds(dynamics: str) -> RunConfig:
+    """Sound files of one's own, from the raw wave: at other speeds and times, with noise."""
+    name = f"{dynamics}_sounds"
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(
+            name="sounds",
+            seconds=1.0,
+            rate=8000,
+            emphasis=0.95,
+            flip=False,
+            speed=(0.85, 1.15),
+            gain=6.0,
+            hiss=0.1,
+        ),
+        training=TrainingConfig(
+            epochs=60,
+            batch_size=64,
+            optimizer="adamw",
+            learning_rates=(3e-3,),
+            schedule="cosine",
+            warmup=0.05,
+            weight_decay=0.05,
+            label_smoothing=0.1,
+            clip_norm=1.0,
+            smoothness_weight=0.0,
+            decay_weight=0.0,
+            box="none",
+        ),
+    )
+
+
+def segmentation(dynamics: str) -> RunConfig:
+    """Images with a class for each pixel: mirrored left to right, as photographs may be."""
+    data = DataConfig(
+        name="segmented",
+        patch=128,
+        repeats=8,
+        flip="left_right",
+        turn=10.0,
+        zoom=0.2,
+        intensity=0.2,
+        validation_fraction=0.1,
+    )
+    return _segmenter(f"{dynamics}_segmentation", data)
+
+
+def segmentation_volumes(dynamics: str) -> RunConfig:
+    """Volumes with a class for each voxel, in units of their own: each is standardised.
+
+    A body is nearly its own mirror image from left to right, and along no other axis.
+    """
+    data = DataConfig(
+        name="segmented",
+        patch=40,
+        repeats=8,
+        flip="left_right",
+        turn=10.0,
+        zoom=0.1,
+        intensity=0.1,
+        validation_fraction=0.1,
+    )
+    return _segmenter(f"{dynamics}_segmentation_volumes", data)
+
+
+def _segmenter(name: str, data: DataConfig) -> RunConfig:
+    return RunConfig(
+        recipe=name,
+        task=TaskConfig(name="segmentation"),
+        network=model_config(name),
+        data=data,
+        training=TrainingConfig(
+            epochs=20,
+            batch_size=8,
+            optimizer="muon",
+            learning_rates=(2e-3,),
+            schedule="cosine",
+            warmup=0.02,
+            clip_norm=1.0,
+            smoothness_weight=0.0,
+            decay_weight=0.0,
+            box="none",
+        ),
+    )
+
+
 _ALL_OF_CIFAR10 = DataConfig(
     name="cifar10", padding=1 / 32, standardize="mean", validation_fraction=0.0
 )
@@ -343,7 +430,8 @@ RECIPES |= {
     )
 }
 RECIPES |= {
-    f"{dynamics}_denoising": (denoising, dynamics)
+    f"{dynamics}_{function.__name__}": (function, dynamics)
+    for function in (denoising, sounds, segmentation, segmentation_volumes)
     for dynamics in ("parabolic", "hamiltonian", "second_order")
 }
 
@@ -424,8 +512,8 @@ def _unread(name: str, place: Path) -> str:
     if not fitting:
         return (
             f"{said}; no recipe reads what lies there: it is neither a folder with one of images "
-            f"for each class, nor arrays x and y ({KINDS}), nor a data set of the paper as "
-            f"published"
+            f"for each class, nor sound files, nor arrays x and y ({KINDS}), nor a data set of the "
+            f"paper as published"
         )
     return f"{said}; name one that does: {', '.join(fitting)}{remark}"
 

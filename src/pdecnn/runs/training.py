@@ -335,9 +335,10 @@ class _Walk:
 
     def _read_data(self) -> Splits:
         splits = read_splits(self.config.data, self.config.seed, self.arrays)
-        warning = imbalance(splits.train.labels, splits.train.class_names)
-        if warning is not None:
-            log.info(warning)
+        if splits.train.masks is None:
+            warning = imbalance(splits.train.labels, splits.train.class_names)
+            if warning is not None:
+                log.info(warning)
         data = self.config.data
         if data.name in OWN and splits.train.groups is None:
             source = data.folder if self.arrays is None else self.arrays
@@ -364,7 +365,7 @@ class _Walk:
             seed=config.seed,
             ranks=self.ranks,
             task=make_run_task(config),
-            patches=config.data.patches(),
+            patches=config.data.patches(config.network.dimension),
         )
 
     def _remember_data(self) -> str:

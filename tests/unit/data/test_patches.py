@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pdecnn.data.image_set import ImageSet
-from pdecnn.data.patches import Patches, standard_normal, with_test_noise
+from pdecnn.data.patches import NoisyPatches, standard_normal, with_test_noise
 from pdecnn.errors import DataError
 
 SIZES = [(9, 12), (14, 8), (8, 8)]
@@ -26,8 +26,10 @@ def make_pictures() -> ImageSet:
     )
 
 
-def make_patches(**changes) -> Patches:
-    return Patches(**{"size": 6, "repeats": 4, "flip": False, "noise": (25.0, 25.0)} | changes)
+def make_patches(**changes) -> NoisyPatches:
+    return NoisyPatches(
+        **{"size": (6, 6), "repeats": 4, "flip": False, "noise": (25.0, 25.0)} | changes
+    )
 
 
 def test_a_patch_lies_within_its_image():
@@ -86,4 +88,4 @@ def test_test_noise_is_numpys_one_draw_an_image():
 
 def test_an_image_smaller_than_a_patch_is_named():
     with pytest.raises(DataError, match=r"b\.png: has 14 x 8 pixels, and data\.patch=9"):
-        make_patches(size=9).check_fit(make_pictures().subset(torch.tensor([0, 1])))
+        make_patches(size=(9, 9)).check_fit(make_pictures().subset(torch.tensor([0, 1])))

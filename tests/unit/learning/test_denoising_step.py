@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.patches import Patches
+from pdecnn.data.patches import NoisyPatches
 from pdecnn.learning import Trainer, TrainingConfig
 from pdecnn.learning.capture import compiled_step
 from pdecnn.learning.tasks import Denoising
@@ -36,7 +36,7 @@ def make_trainer(dynamics, backprop, settings, *, device="cpu", **training):
         augmentation=Augmentation(),
         seed=0,
         task=Denoising("squared", 25.0),
-        patches=Patches(size=6, repeats=4, flip=True, noise=(5.0, 50.0)),
+        patches=NoisyPatches(size=(6, 6), repeats=4, flip=True, noise=(5.0, 50.0)),
     )
 
 
