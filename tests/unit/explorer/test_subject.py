@@ -109,7 +109,7 @@ def test_heat_dies_out_and_waves_return():
             for one, other in zip(shown["blocks"], noise["blocks"], strict=True):
                 shares = [norm / one["norms"][0] for norm in one["norms"]]
                 blocks.append((shares, other["growth"]))
-            reversals.append(explorer.reverse(sample, 0)["error"])
+            reversals.append(explorer.reverse(sample, 0)["errors"][0])
         found[name] = blocks, reversals
     blocks, reversals = found["parabolic_cifar10"]
     for shares, growth in blocks:
