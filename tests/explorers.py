@@ -15,7 +15,7 @@ from PIL import Image
 
 import pdecnn
 from pdecnn.data.image_set import ImageSet
-from pdecnn.explorer.answers import Explorer
+from pdecnn.explorer.answers import Explorer, explore_together
 from pdecnn.explorer.server import ExplorerServer
 from pdecnn.explorer.subject import Subject
 
@@ -48,7 +48,8 @@ def make_subject(dynamics="hamiltonian", *, dimension=2, channels=3, dtype=torch
 @contextmanager
 def serving(explorer):
     """A server at work in a thread."""
-    with ExplorerServer(explorer) as server:
+    explorers = [explorer] if isinstance(explorer, Explorer) else explorer
+    with ExplorerServer(explorers) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -62,6 +63,13 @@ def serving(explorer):
 def serving_subject(*arguments, **settings):
     """`serving` of `make_subject`."""
     with serving(Explorer(make_subject(*arguments, **settings))) as server:
+        yield server
+
+
+@contextmanager
+def serving_together(*dynamics):
+    """`serving` of several networks on the same samples."""
+    with serving(explore_together([make_subject(one) for one in dynamics])) as server:
         yield server
 
 

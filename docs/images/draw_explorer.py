@@ -1,52 +1,50 @@
-"""The pictures of docs/how-to/explorer.md, in Chromium and of a photograph."""
+"""The pictures of docs/how-to/explorer.md: two networks on a photograph, in Chromium.
+
+python docs/images/draw_explorer.py
+"""
 
 import argparse
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from typing import Literal
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, sync_playwright
 
-from pdecnn.explorer.answers import Explorer
+from pdecnn.explorer.answers import explore_together
 from pdecnn.explorer.server import ExplorerServer
 from pdecnn.explorer.subject import open_subject
 
 HERE = Path(__file__).parent
-FRAME_IN_BLOCK_0 = 3
-HEIGHT = 1500  # all of it, so that nothing has to be scrolled
-FIRST_VIEW = {"x": 0, "y": 0, "width": 1280, "height": 970}
+MODELS = ("hamiltonian_cifar10", "parabolic_cifar10")
+WIDTH, HEIGHT = 1280, 2600  # all of it, so that nothing has to be scrolled
+LAST_STEP = 3  # of block 0
 
 
-@contextmanager
-def opened(browser: Browser, model: str) -> Iterator[Page]:
-    """The page of a published network at its first photograph."""
-    with ExplorerServer(Explorer(open_subject(model, device="cpu"))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        page = browser.new_page(viewport={"width": 1280, "height": HEIGHT})
-        page.goto(server.url)
-        page.wait_for_selector("body[aria-busy=false]")
-        page.focus("#time")
-        for _ in range(FRAME_IN_BLOCK_0):
-            page.keyboard.press("ArrowRight")
-        page.click("#reverse")
-        page.wait_for_selector("#reversal:not([hidden])")
-        page.wait_for_timeout(1000)
-        yield page
-        server.shutdown()
+def opened(browser: Browser, url: str, scheme: Literal["light", "dark"]) -> Page:
+    """The page at the end of block 0."""
+    page = browser.new_page(
+        viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme, reduced_motion="reduce"
+    )
+    page.goto(url)
+    page.wait_for_selector("body[aria-busy=false]")
+    for step in range(1, LAST_STEP + 1):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_selector(f"#components-1[data-frame='0-{step}']")
+    return page
 
 
-def save(name: str, shots: list[bytes]) -> None:
-    """The pictures one below the other."""
-    parts = [Image.open(BytesIO(shot)).convert("RGB") for shot in shots]
-    whole = Image.new("RGB", (max(p.width for p in parts), sum(p.height for p in parts)), "white")
-    top = 0
-    for part in parts:
-        whole.paste(part, (0, top))
-        top += part.height
-    whole.save(HERE / name, optimize=True)
+def save(name: str, page: Page, first: str, last: str) -> None:
+    """From the top of one element to the bottom of another."""
+    top, bottom = (page.locator(one).last.bounding_box() for one in (first, last))
+    assert top is not None
+    assert bottom is not None
+    left, start = max(top["x"] - 12, 0), max(top["y"] - 12, 0)
+    height = bottom["y"] + bottom["height"] + 12 - start
+    clip: FloatRect = {"x": left, "y": start, "width": WIDTH - left, "height": height}
+    image = Image.open(BytesIO(page.screenshot(clip=clip))).convert("RGB")
+    image.save(HERE / name, quality=80, method=6)
 
 
 def main() -> None:
@@ -54,18 +52,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chromium", default="/usr/bin/chromium")
     arguments = parser.parse_args()
-    reversals = []
-    with sync_playwright() as playwright:
+    explorers = explore_together([open_subject(model, device="cpu") for model in MODELS])
+    with ExplorerServer(explorers) as server, sync_playwright() as playwright:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         browser = playwright.chromium.launch(
             executable_path=arguments.chromium, args=["--no-sandbox", "--disable-gpu"]
         )
-        for model in ("hamiltonian_cifar10", "parabolic_cifar10"):
-            with opened(browser, model) as page:
-                reversals.append(page.locator("section:has(#reverse)").screenshot())
-                if model == "hamiltonian_cifar10":
-                    save("explorer.png", [page.screenshot(clip=FIRST_VIEW)])
+        page = opened(browser, server.url, "light")
+        save("explorer-light.webp", page, "header", ".curves")
+        page = opened(browser, server.url, "dark")
+        page.click("#reverse")
+        page.wait_for_selector("#reverse-text-1[data-step='0-0']")
+        page.wait_for_timeout(500)
+        save("explorer-dark.webp", page, "#back", "#back-1")
         browser.close()
-    save("explorer-reverse.png", reversals)
+        server.shutdown()
 
 
 if __name__ == "__main__":

@@ -15,11 +15,19 @@ from typer.main import get_command
 
 import pdecnn
 from pdecnn.cli import app
-from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer
+from pdecnn.explorer.answers import MAX_UPLOAD_BYTES, Explorer, explore_together
+from pdecnn.explorer.recording import write_recording
 from pdecnn.explorer.server import ExplorerServer
 from pdecnn.explorer.subject import open_subject
 from tests.browser import watched_page
-from tests.explorers import make_subject, origin, png, serving_subject
+from tests.explorers import (
+    make_subject,
+    origin,
+    png,
+    serving,
+    serving_subject,
+    serving_together,
+)
 from tests.runs import call, finish, small_config, start
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "explorer.md"
@@ -36,7 +44,7 @@ def server():
 @contextmanager
 def opened(browser, server, *, complaints=(), **options):
     """The page when all of it is drawn; at its end it must not have complained."""
-    with watched_page(browser, **options) as page:
+    with watched_page(browser, **{"reduced_motion": "reduce"} | options) as page:
         page.goto(server.url)
         page.wait_for_selector(READY)
         wait_until(page, "document.querySelector('#distance-chart .curve') !== null")
@@ -102,7 +110,8 @@ def test_all_of_it_is_there_before_any_click(browser, server):
         )
         assert page.locator("#examples button").count() == 6
         assert page.locator("#bars li").count() == 3
-        assert page.locator("#norm-chart .curve").count() == 2  # one for each block
+        assert page.locator("#norm-chart .norm.curve").count() == 2  # one for each block
+        assert page.locator("#norm-chart .rough.curve").count() == 2
         assert page.locator("#message").is_hidden()
         page.hover("#components figure > canvas", position={"x": 5, "y": 5})
         assert page.get_attribute("#components figure > canvas", "title") == "channel 0"
@@ -139,35 +148,79 @@ def test_everything_can_be_reached_by_the_keyboard(browser, server):
                     " || document.activeElement.dataset.sample"
                 )
             )
-        wanted = ["2", "3", "0", "4", "1", "5", "number", "file", "noise", "play", "time", "view"]
+        samples = ["2", "3", "0", "4", "1", "5"]
+        wanted = [*samples, "number", "file", "noise", "play", "reverse", "time", "view"]
         assert [name for name in reached if name in wanted][: len(wanted)] == wanted
-        assert "reverse" in reached
         page.focus("#examples button:nth-child(2)")
         page.keyboard.press("Enter")
         wait_until(page, "document.getElementById('number').value === '3'")
         page.focus("#reverse")
         page.keyboard.press("Space")
-        page.wait_for_selector("#reversal:not([hidden])")
+        page.wait_for_selector("#back:not([hidden])")
 
 
 def test_play_goes_through_time_until_it_is_paused(browser, server):
-    with opened(browser, server) as page:
+    with opened(browser, server, reduced_motion="no-preference") as page:
         page.click("#play")
         wait_for_frame(page, "0-2")
         page.click("#play")
         assert page.inner_text("#play") == "Play"
 
 
+def test_space_plays_and_arrows_step_wherever_the_focus_is(browser, server):
+    with opened(browser, server, reduced_motion="no-preference") as page:
+        page.keyboard.press("ArrowRight")
+        wait_for_frame(page, "0-1")
+        page.keyboard.press("ArrowLeft")
+        wait_for_frame(page, "0-0")
+        page.keyboard.press("Space")
+        assert page.inner_text("#play") == "Pause"
+        wait_for_frame(page, "0-1")
+        page.keyboard.press("Space")
+        assert page.inner_text("#play") == "Play"
+        # In a field they are its own.
+        page.focus("#number")
+        stood = page.input_value("#time")
+        page.keyboard.press("ArrowLeft")
+        assert page.input_value("#time") == stood
+
+
+def test_without_motion_play_goes_to_the_end_at_once(browser, server):
+    with opened(browser, server) as page:
+        page.click("#play")
+        wait_for_frame(page, "1-3")
+        assert page.inner_text("#play") == "Play"
+        page.click("#reverse")
+        wait_for_frame(page, "1-0")
+
+
+def test_reverse_plays_frame_by_frame_with_an_error_curve(browser, server):
+    with opened(browser, server, reduced_motion="no-preference") as page:
+        page.evaluate(
+            "() => { window.seen = [];"
+            " const text = document.getElementById('reverse-text');"
+            " new MutationObserver(() => window.seen.push([text.dataset.step,"
+            " document.querySelectorAll('#error-chart .dot').length]))"
+            ".observe(document.getElementById('reversal'), { childList: true }); }"
+        )
+        page.click("#reverse")
+        page.wait_for_selector("#reverse-text[data-step='0-0']")
+        wait_until(page, "document.getElementById('reverse').textContent === 'Reverse'")
+        seen = [tuple(entry) for entry in page.evaluate("window.seen")]
+        # Every step of the block, and of the curve what has been gone.
+        assert list(dict.fromkeys(seen)) == [("0-3", 1), ("0-2", 2), ("0-1", 3), ("0-0", 4)]
+
+
 @pytest.mark.parametrize("dynamics", ["hamiltonian", "second_order"])
 def test_reverse_recovers_the_input_of_a_wave(browser, dynamics):
     with serving_subject(dynamics) as server, opened(browser, server) as page:
         page.click("#reverse")
-        page.wait_for_selector("#reversal:not([hidden])")
+        page.wait_for_selector("#back:not([hidden])")
         text = page.inner_text("#reverse-text")
         assert "gives its input back. Relative error: " in text
         assert 0 <= float(page.get_attribute("#reverse-text", "data-error")) < LARGEST_ERROR
-        original, recovered, difference = pictures(page, "#reversal")
-        assert original == recovered != difference
+        out, back, difference = pictures(page, "#reversal")
+        assert out == back != difference
         # It follows the slider to another block.
         page.focus("#time")
         page.keyboard.press("End")
@@ -176,13 +229,106 @@ def test_reverse_recovers_the_input_of_a_wave(browser, dynamics):
         )
 
 
+def test_two_networks_stand_beside_each_other_on_one_picture(browser):
+    with (
+        serving_together("hamiltonian", "parabolic") as server,
+        opened(browser, server, viewport={"width": 1400, "height": 900}) as page,
+    ):
+        wait_until(page, "document.querySelector('#distance-chart-1 .curve') !== null")
+        assert page.title() == "hamiltonian and parabolic - pdecnn explorer"
+        assert "A wave equation" in page.inner_text("#equation")
+        assert "A heat equation" in page.inner_text("#equation-1")
+        left, right = (page.locator(f"article >> nth={k}").bounding_box() for k in (0, 1))
+        assert left["y"] == right["y"]
+        assert left["x"] + left["width"] <= right["x"]
+        page.keyboard.press("ArrowRight")
+        page.wait_for_selector("#components[data-frame='0-1']")
+        page.wait_for_selector("#components-1[data-frame='0-1']")
+        page.click("#reverse")
+        page.wait_for_selector("#reverse-text[data-step='0-0']")
+        page.wait_for_selector("#reverse-text-1[data-step='0-0']")
+        errors = [
+            float(page.get_attribute(name, "data-error"))
+            for name in ("#reverse-text", "#reverse-text-1")
+        ]
+        assert errors[0] < LARGEST_ERROR < 1e-3 < errors[1]
+        assert page.locator("#bars li").count() == page.locator("#bars-1 li").count() == 3
+
+
+def test_networks_of_different_depth_go_the_same_share_of_the_way(browser):
+    subjects = [make_subject(), make_subject("parabolic", num_steps=6)]
+    with serving(explore_together(subjects)) as server, opened(browser, server) as page:
+        page.focus("#time")
+        page.keyboard.press("End")
+        page.wait_for_selector("#components[data-frame='1-3']")
+        page.wait_for_selector("#components-1[data-frame='1-6']")
+
+
+def test_the_stable_network_is_said_never_to_expand(browser):
+    stable = {"step_size": "stable", "normalization": "bias", "opening": "pad"}
+    stable |= {"connector": "bounded", "certified_size": (12, 10), "channels": 1}
+    with (
+        serving_subject("parabolic", **stable) as server,
+        opened(browser, server) as page,
+    ):
+        caption = page.inner_text("#distance-caption")
+        assert "It can never grow: the steps are stable (Theorem 1)." in caption
+        factors = re.search(r"start to end: \S\s([0-9.]+) in block 0, \S\s([0-9.]+)", caption)
+        assert all(float(factor) <= 1 for factor in factors.groups())
+
+
+def test_an_exported_page_opens_from_the_disk(browser, tmp_path):
+    path = tmp_path / "export.html"
+    explorers = explore_together([make_subject(), make_subject("parabolic")])
+    assert write_recording(explorers, path) == 4
+    again = explore_together([make_subject(), make_subject("parabolic")])
+    write_recording(again, tmp_path / "again.html")
+    assert path.read_bytes() == (tmp_path / "again.html").read_bytes()
+    with watched_page(browser, reduced_motion="reduce") as page:
+        page.goto(path.as_uri())
+        page.wait_for_selector(READY)
+        assert page.locator("#examples button").count() == 4
+        first = pictures(page)
+        page.click("#examples button:nth-child(4)")
+        wait_for_other_pictures(page, first)
+        page.keyboard.press("ArrowRight")
+        page.wait_for_selector("#components-1[data-frame='0-1']")
+        page.check("input[name=view][value=difference]")
+        wait_until(
+            page,
+            "document.querySelector('#components figcaption').textContent.includes('minus')",
+        )
+        page.click("#reverse")
+        page.wait_for_selector("#reverse-text-1[data-step='0-0']")
+        assert "gives its input back" in page.inner_text("#reverse-text")
+        assert page.locator("#drop").is_hidden()
+        assert page.is_disabled("#noise")
+        # Names are texts here too.
+        assert "<b>bold</b>" in page.inner_text("#bars")
+        assert page.complaints == []
+        assert [url for url in page.requested if not url.startswith("data:")] == [path.as_uri()]
+        for width in (360, 1000):
+            page.set_viewport_size({"width": width, "height": 740})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
+def test_two_networks_for_cifar10_are_exported_in_a_small_file(capsys, monkeypatch, tmp_path):
+    path = tmp_path / "page.html"
+    models = ("hamiltonian_cifar10", "parabolic_cifar10")
+    done = call(capsys, monkeypatch, "explore", *models, "--export", path, "--device", "cpu")
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout == f"{path}: 2 samples; open it in a browser\n"
+    assert path.stat().st_size < 1_500_000
+
+
 @pytest.mark.parametrize(
     ("dynamics", "why"), [("parabolic", "It is a heat equation"), ("resnet", "no structure")]
 )
 def test_reverse_says_why_it_cannot(browser, dynamics, why):
     with serving_subject(dynamics) as server, opened(browser, server) as page:
         page.click("#reverse")
-        page.wait_for_selector("#reversal:not([hidden])")
+        page.wait_for_selector("#back:not([hidden])")
         text = page.inner_text("#reverse-text")
         assert text.startswith("This block cannot be run backwards.")
         assert why in text
@@ -193,6 +339,7 @@ def test_reverse_says_why_it_cannot(browser, dynamics, why):
 
 def test_noise_moves_the_second_trajectory_away(browser, server):
     with opened(browser, server) as page:
+        assert "never grow" not in page.inner_text("#distance-caption")
         some = curve(page)
         assert re.search(
             r"Growth of the distance from start to end: \u00d7\s[0-9.]+",
@@ -333,7 +480,7 @@ def test_light_and_dark_can_both_be_read(browser, server, scheme):
 def test_small_screens_need_no_sideways_scrolling(browser, server, width):
     with opened(browser, server, viewport={"width": width, "height": 740}) as page:
         page.click("#reverse")
-        page.wait_for_selector("#reversal:not([hidden])")
+        page.wait_for_selector("#back:not([hidden])")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -349,7 +496,7 @@ def test_signals_and_volumes(browser, dimension):
         assert pictures(page) != first
         assert ("middle slice" in page.inner_text("#moment")) == (dimension == 3)
         page.click("#reverse")
-        page.wait_for_selector("#reversal:not([hidden])")
+        page.wait_for_selector("#back:not([hidden])")
 
 
 def test_that_the_server_has_ended_is_said(browser):
@@ -386,12 +533,16 @@ def test_every_command_of_the_page_about_it_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     page = PAGE.read_text()
     commands = re.findall(r"^\$ (?:ssh .* MACHINE )?pdecnn (explore .*)$", page, re.MULTILINE)
-    assert len(commands) == 5
+    assert len(commands) == 6
     for line in commands:
         arguments = line.replace("RUN", "runs/hamiltonian_digits-1").replace("8000", "0").split()
         done = call(capsys, monkeypatch, *arguments)
         assert (done.code, done.stderr) == (0, ""), line
-        assert done.stdout.startswith(f"exploring {arguments[1]} at http://127.0.0.1:")
+        if "--export" in arguments:
+            assert done.stdout.endswith("samples; open it in a browser\n")
+        else:
+            names = " and ".join(one for one in arguments[1:3] if not one.startswith("-"))
+            assert done.stdout.startswith(f"exploring {names} at http://127.0.0.1:")
     flags = {flag for p in get_command(app).commands["explore"].params for flag in p.opts}
     assert set(re.findall(r"`(--[a-z-]+)", page)) <= flags
     for target in re.findall(r"\]\(([^)#]+)\)", page):
@@ -443,6 +594,7 @@ def test_the_waves_of_the_page_about_it_keep_their_energy(capsys, monkeypatch, t
         (["hamiltonian_cifar10", "--data", "nowhere"], 3, "nowhere"),
         (["hamiltonian_cifar10", "--port", "80"], 2, "--port must be 0"),
         (["hamiltonian_cifar10", "--device", "tpu"], 2, "unknown device 'tpu'"),
+        (["hamiltonian_cifar10", "--export", "page.pdf"], 2, "ends in .html"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(capsys, monkeypatch, tmp_path, arguments, code, message):

@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -43,11 +45,14 @@ def runs(root):
 
 @pytest.fixture(scope="module")
 def pages(runs, root):
-    """The page of one run, and of two side by side."""
+    """The page of one run, of two on different data, and of three on the same."""
     found = read_page_runs([run.folder for run in runs], device="cpu")
     write_page(found[:1], root / "one.html")
     write_page(found, root / "two.html")
-    return {name: root / f"{name}.html" for name in ("one", "two")}
+    names = ("waves", "a_run_with_quite_a_long_name_that_goes_on", "third")
+    again = [replace(found[0], name=name, place=place) for place, name in enumerate(names)]
+    write_page(again, root / "three.html")
+    return {name: root / f"{name}.html" for name in ("one", "two", "three")}
 
 
 @pytest.fixture
@@ -71,6 +76,38 @@ def test_it_opens_without_complaints_requests_or_overflow(browser, pages, name, 
         assert loaded
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert ground == {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 21, 26)"}[scheme]
+
+
+@pytest.mark.parametrize("width", [400, 1000, 1400])
+def test_three_runs_fit_without_sideways_scrolling(browser, pages, width):
+    with watched_page(browser, viewport={"width": width, "height": 900}) as page:
+        page.goto(pages["three"].as_uri())
+        assert page.complaints == []
+        height, across = page.evaluate(
+            "(({scrollHeight, scrollWidth}) => [scrollHeight, scrollWidth])"
+            "(document.documentElement)"
+        )
+        assert across <= width
+        if width == 1400:
+            assert height <= 5000
+        row = page.locator(".images > li").first
+        assert row.locator(".bar").count() == 3
+        assert row.locator("img").count() == 1
+
+
+def test_grey_tells_the_kinds_of_terms_apart(browser, pages):
+    for scheme in ("light", "dark"):
+        with watched_page(browser, color_scheme=scheme) as page:
+            page.goto(pages["one"].as_uri())
+            greys = page.eval_on_selector_all(
+                "#pde .legend .swatch",
+                """all => all.map(one => {
+                    const [r, g, b] = getComputedStyle(one).backgroundColor.match(/[\\d.]+/g);
+                    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+                })""",
+            )
+            assert len(greys) == 5
+            assert all(later - earlier > 15 for earlier, later in pairwise(greys)), scheme
 
 
 def test_the_command_writes_that_page(run_command, runs, pages, tmp_path, monkeypatch):
@@ -254,9 +291,11 @@ def test_runs_with_levels_and_with_several_ranks(run_command, tmp_path):
     path = tmp_path / "page.html"
     done = run_command("report", run, ranks, "--no-diagnosis", "--output", path)
     assert done.code == 0, done.stderr
-    text = Page(path.read_text()).text
-    assert "3 levels: 2 steps from epoch 1, 4 steps from epoch 2, 8 steps from epoch 3" in text
-    assert "processes 2" in text
+    page = Page(path.read_text())
+    levels = "3 levels: 2 steps from epoch 1, 4 steps from epoch 2, 8 steps from epoch 3"
+    assert levels in page.text
+    ((header, *rows),) = page.tables["The runs side by side"]
+    assert [row[header.index("processes")] for row in rows] == ["-", "2"]
 
 
 @pytest.mark.slow
@@ -280,9 +319,9 @@ def test_signals_and_volumes_are_shown_as_curves_and_slices(run_command, browser
     with watched_page(browser) as page:
         page.goto(path.as_uri())
         assert page.complaints == []
-        assert page.locator("#predictions .signal").count() == 4
-        assert page.locator("#predictions .slices").count() == 4
-        assert page.locator("#predictions .slices img").count() == 12
+        assert page.locator("#images .signal").count() == 4
+        assert page.locator("#images .slices").count() == 4
+        assert page.locator("#images .slices img").count() == 12
         assert page.locator(".warning", has_text="cannot be compared").is_visible()
 
 

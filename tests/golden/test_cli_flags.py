@@ -50,7 +50,8 @@ COMMANDS = {
         --device VALUE --json --debug
     """,
     "explore": """
-        RUN|MODEL --data DIR --weights VALUE --port VALUE --no-browser --device VALUE --debug
+        RUN|MODEL [RUN|MODEL] --data DIR --weights VALUE --export FILE --port VALUE --no-browser
+        --device VALUE --debug
     """,
     "export": """
         RUN|FOLDER|MODEL --onnx FILE --torch-export FILE --pixels VALUE --weights VALUE --json

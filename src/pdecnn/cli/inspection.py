@@ -208,8 +208,16 @@ def certify(
 
 def explore(
     run: NetworkArgument,
+    other: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN|MODEL", help="Another one, beside it on the same pictures."),
+    ] = None,
     data: DataOption = None,
     weights: WeightsOption = "best",
+    export: Annotated[
+        Path | None,
+        typer.Option("--export", metavar="FILE", help="Write the page, FILE.html, and end."),
+    ] = None,
     port: Annotated[int, typer.Option("--port", help="0 is any free one.")] = 0,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the address, open nothing.")
@@ -217,15 +225,26 @@ def explore(
     device: DeviceOption = "auto",
     debug: DebugOption = False,
 ) -> None:
-    """Watch features flow through a network, on a page of your own."""
+    """Watch features flow through a network or two, on a page of your own."""
     del debug
-    from pdecnn.explorer.answers import Explorer
+    from pdecnn.explorer.answers import explore_together
+    from pdecnn.explorer.recording import write_recording
     from pdecnn.explorer.server import serve
     from pdecnn.explorer.subject import open_subject
 
-    subject = open_subject(run, data=data, weights=weights, device=device)
+    explorers = explore_together(
+        [
+            open_subject(one, data=data, weights=weights, device=device)
+            for one in (run, other)
+            if one is not None
+        ]
+    )
+    if export is not None:
+        number = write_recording(explorers, export)
+        print(f"{export}: {number} {'sample' if number == 1 else 'samples'}; open it in a browser")
+        return
     serve(
-        Explorer(subject),
+        explorers,
         port=port,
         browser=not no_browser,
         say=lambda text: print(text, flush=True),

@@ -1,6 +1,6 @@
 """What the page asks and is told, as JSON values; one question at a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,11 +23,14 @@ from pdecnn.explorer.frames import (
     flat_slice,
     norm_and_energy,
     picture,
+    roughness,
     run_backwards,
     symmetric_scale,
 )
 from pdecnn.explorer.subject import Subject
+from pdecnn.networks.config import STABLE
 from pdecnn.pde.block import Block
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.facts import HEAT
 from pdecnn.pde.integrators import State
 
@@ -40,40 +43,13 @@ _MOST_TRAJECTORIES = 3
 _MOST_COMPARED = 16
 
 
-class Explorer:
-    """Answers for one network. A trajectory is computed once and its frames are served from it."""
+class Inputs:
+    """The samples of a subject and images of one's own, by name; networks may share them."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self.blocks = blocks_of(subject.network)
         self._uploads: dict[str, Tensor] = {}
         self._num_uploads = 0
-        self._trajectory: Callable[[str, float], Trajectory]
-        self._trajectory = lru_cache(_MOST_TRAJECTORIES)(self._compute)
-
-    def describe(self) -> dict[str, Any]:
-        """All that stays the same: the network, its classes, and inputs to begin with."""
-        subject = self.subject
-        network = subject.network
-        return {
-            "name": subject.name,
-            "equation": _equation(self.blocks),
-            "symbol": features_symbol(self.blocks[0]),
-            "dimension": network.config.dimension,
-            "num_weights": network.num_weights,
-            "class_names": subject.class_names,
-            "blocks": [_describe_block(block) for block in self.blocks],
-            "num_samples": subject.num_samples,
-            "has_test": subject.test is not None,
-            "examples": [
-                {"sample": str(index), "label": subject.label(index), **self._input(str(index))}
-                for index in subject.examples(NUM_EXAMPLES)
-            ],
-            "notice": subject.notice,
-            "takes_images": subject.takes_images,
-            "max_upload_bytes": MAX_UPLOAD_BYTES,
-            "most_noise": MOST_NOISE,
-        }
 
     def upload(self, content: bytes) -> dict[str, Any]:
         """Take in the content of an image file; the name by which to ask for it."""
@@ -85,17 +61,103 @@ class Explorer:
             del self._uploads[next(iter(self._uploads))]
         return {"sample": sample}
 
+    def label(self, sample: str) -> str | None:
+        """Its class, where that is known."""
+        return None if sample in self._uploads else self.subject.label(self._index(sample))
+
+    def stands_in(self, sample: str) -> bool:
+        """Whether it is a photograph of something that no class is for."""
+        return self.subject.test is None and sample not in self._uploads
+
+    def pixels(self, sample: str, amount: float = 0.0) -> Tensor:
+        """A sample in [0, 1] or its own units, with noise of `amount` times its deviation."""
+        if not 0 <= amount <= MOST_NOISE:
+            raise ConfigError(f"noise must be in 0 to {MOST_NOISE:g}, found {amount}")
+        pixels = self._raw(sample)
+        values = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
+        if amount == 0:
+            return values
+        generator = cpu_generator("explorer noise", sample)
+        noise = torch.randn(values.shape, generator=generator)
+        return values + amount * values.std(correction=0) * noise
+
+    def picture(self, sample: str, amount: float = 0.0) -> dict[str, Any]:
+        """The input as a picture, on the scale it has without noise."""
+        low, high = 0.0, 1.0
+        if self._raw(sample).dtype != torch.uint8:
+            clean = flat_slice(self.pixels(sample))
+            low, high = float(clean.min()), float(clean.max())
+        return picture(self.pixels(sample, amount), low, high)
+
+    def examples(self) -> list[dict[str, Any]]:
+        """Some to begin with."""
+        return [
+            {
+                "sample": str(index),
+                "label": self.subject.label(index),
+                "picture": self.picture(str(index)),
+            }
+            for index in self.subject.examples(NUM_EXAMPLES)
+        ]
+
+    def _raw(self, sample: str) -> Tensor:
+        """A sample as it is stored."""
+        if sample in self._uploads:
+            return self._uploads[sample]
+        return self.subject.pixels(self._index(sample))
+
+    def _index(self, sample: str) -> int:
+        number = self.subject.num_samples
+        if sample.isascii() and sample.isdecimal() and len(sample) < 10 and int(sample) < number:
+            return int(sample)
+        raise ConfigError(f"there is no sample {sample[:20]!r}; pick one of 0 to {number - 1}")
+
+
+class Explorer:
+    """Answers for one network. A trajectory is computed once and its frames are served from it."""
+
+    def __init__(self, subject: Subject, inputs: Inputs | None = None) -> None:
+        self.subject = subject
+        self.inputs = Inputs(subject) if inputs is None else inputs
+        self.blocks = blocks_of(subject.network)
+        self.most_channels: int | None = None
+        """How many are shown of each part of a state; None: all."""
+        self._trajectory: Callable[[str, float], Trajectory]
+        self._trajectory = lru_cache(_MOST_TRAJECTORIES)(self._compute)
+        self._reversal: Callable[[str, int], Reversal]
+        self._reversal = lru_cache(1)(self._run_backwards)
+
+    def describe(self) -> dict[str, Any]:
+        """All that stays the same of the network."""
+        subject, config = self.subject, self.subject.network.config
+        return {
+            "name": subject.name,
+            "equation": _equation(self.blocks),
+            "symbol": features_symbol(self.blocks[0]),
+            "num_weights": subject.network.num_weights,
+            "class_names": subject.class_names,
+            "blocks": [_describe_block(block) for block in self.blocks],
+            # With these steps Theorem 1 holds in discrete time, for any two inputs.
+            "never_expands": config.step_size == STABLE,
+        }
+
     def sample(self, sample: str) -> dict[str, Any]:
-        """An input, its class probabilities, and norm and energy along each block."""
+        """An input, its class probabilities, and norm, energy and roughness along each block."""
         trajectory = self._trajectory(sample, 0.0)
         return {
             "sample": sample,
-            "label": self._label(sample),
-            **self._input(sample),
-            "probabilities": finite(trajectory.probabilities),
+            "label": self.inputs.label(sample),
+            "picture": self.inputs.picture(sample),
+            "probabilities": self._probabilities(sample, trajectory),
             "blocks": [
-                {"size": list(features.shape[2:]), **norm_and_energy(block, features)}
-                for block, features in zip(self.blocks, trajectory.inputs, strict=True)
+                {
+                    "size": list(features.shape[2:]),
+                    "roughness": roughness(trajectory.features(block, index)),
+                    **norm_and_energy(block, features),
+                }
+                for index, (block, features) in enumerate(
+                    zip(self.blocks, trajectory.inputs, strict=True)
+                )
             ],
         }
 
@@ -104,8 +166,8 @@ class Explorer:
         clean, noisy = self._trajectory(sample, 0.0), self._trajectory(sample, amount)
         return {
             "amount": amount,
-            **self._input(sample, amount),
-            "probabilities": finite(noisy.probabilities),
+            "picture": self.inputs.picture(sample, amount),
+            "probabilities": self._probabilities(sample, noisy),
             "blocks": [
                 distances(block, index, clean, noisy) for index, block in enumerate(self.blocks)
             ],
@@ -117,34 +179,54 @@ class Explorer:
         """The state at one time as pictures, on a scale that all times of the block share."""
         if view not in VIEWS:
             raise ConfigError(f"view must be one of {', '.join(VIEWS)}, found {view!r}")
-        chosen = self._block(block)
-        if not 0 <= step <= chosen.num_steps:
-            raise ConfigError(f"block {block} has the steps 0 to {chosen.num_steps}, found {step}")
+        chosen = self._block(block, step)
         states, scales = self._shown(sample, block, view, amount)
         return {
             "block": block,
             "step": step,
             "components": [
-                {"name": name, **picture(part[0], -scale, scale)}
+                {
+                    "name": name,
+                    "channels": part.shape[1],
+                    **picture(part[0, : self.most_channels], -scale, scale),
+                }
                 for name, part, scale in zip(
                     component_names(chosen, states[step]), states[step], scales, strict=True
                 )
             ],
         }
 
-    def reverse(self, sample: str, block: int) -> dict[str, Any]:
-        """The input features of a block recovered from its final state, beside the originals."""
-        trajectory = self._trajectory(sample, 0.0)
-        chosen = self._block(block)
-        found = run_backwards(chosen, trajectory.inputs[block], trajectory.states[block][-1])
+    def reverse(self, sample: str, block: int, step: int = 0) -> dict[str, Any]:
+        """The features of a block at one time of its way back, beside those of the way out.
+
+        The way back begins with the final state and knows nothing else.
+        """
+        self._block(block, step)
+        found = self._reversal(sample, block)
+        most = min(self.most_channels or _MOST_COMPARED, _MOST_COMPARED)
+        pairs = [
+            (out[0, :most], back[0, :most] - out[0, :most])
+            for out, back in zip(found.expected, found.recovered, strict=True)
+        ]
+        # One scale for all times, and one for all differences.
+        scale = symmetric_scale(out for out, _ in pairs)
+        apart = symmetric_scale(difference for _, difference in pairs)
+        expected, difference = pairs[step]
         return {
             "block": block,
+            "step": step,
             "reversible": found.reason is None,
             "reason": found.reason,
-            "error": finite([found.error])[0],
-            "channels": found.expected.shape[1],
-            **_compared(found),
+            "errors": finite(found.errors),
+            "channels": found.expected[0].shape[1],
+            "expected": picture(expected, -scale, scale),
+            "recovered": picture(expected + difference, -scale, scale),
+            "difference": picture(difference, -apart, apart),
         }
+
+    def _probabilities(self, sample: str, found: Trajectory) -> list[float | None] | None:
+        """Of each class; None for a photograph of something else, where they mean nothing."""
+        return None if self.inputs.stands_in(sample) else finite(found.probabilities)
 
     def _shown(
         self, sample: str, block: int, view: str, amount: float
@@ -163,47 +245,57 @@ class Explorer:
         return apart, common_scales(apart)
 
     def _compute(self, sample: str, amount: float) -> Trajectory:
-        return compute_trajectory(self.subject.network, self._pixels(sample, amount))
+        return compute_trajectory(self.subject.network, self.inputs.pixels(sample, amount))
 
-    def _pixels(self, sample: str, amount: float = 0.0) -> Tensor:
-        """A sample in [0, 1] or its own units, with noise of `amount` times its deviation."""
-        if not 0 <= amount <= MOST_NOISE:
-            raise ConfigError(f"noise must be in 0 to {MOST_NOISE:g}, found {amount}")
-        pixels = self._raw(sample)
-        values = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
-        if amount == 0:
-            return values
-        generator = cpu_generator("explorer noise", sample)
-        noise = torch.randn(values.shape, generator=generator)
-        return values + amount * values.std(correction=0) * noise
+    def _run_backwards(self, sample: str, block: int) -> Reversal:
+        return run_backwards(self.blocks[block], self._trajectory(sample, 0.0).states[block])
 
-    def _raw(self, sample: str) -> Tensor:
-        """A sample as it is stored."""
-        if sample in self._uploads:
-            return self._uploads[sample]
-        return self.subject.pixels(self._index(sample))
-
-    def _index(self, sample: str) -> int:
-        number = self.subject.num_samples
-        if sample.isascii() and sample.isdecimal() and len(sample) < 10 and int(sample) < number:
-            return int(sample)
-        raise ConfigError(f"there is no sample {sample[:20]!r}; pick one of 0 to {number - 1}")
-
-    def _label(self, sample: str) -> str | None:
-        return None if sample in self._uploads else self.subject.label(self._index(sample))
-
-    def _input(self, sample: str, amount: float = 0.0) -> dict[str, Any]:
-        """The input as a picture, on the scale it has without noise."""
-        low, high = 0.0, 1.0
-        if self._raw(sample).dtype != torch.uint8:
-            clean = flat_slice(self._pixels(sample))
-            low, high = float(clean.min()), float(clean.max())
-        return {"picture": picture(self._pixels(sample, amount), low, high)}
-
-    def _block(self, index: int) -> Block:
+    def _block(self, index: int, step: int) -> Block:
         if not 0 <= index < len(self.blocks):
             raise ConfigError(f"there are the blocks 0 to {len(self.blocks) - 1}, found {index}")
-        return self.blocks[index]
+        chosen = self.blocks[index]
+        if not 0 <= step <= chosen.num_steps:
+            raise ConfigError(f"block {index} has the steps 0 to {chosen.num_steps}, found {step}")
+        return chosen
+
+
+def explore_together(subjects: Sequence[Subject]) -> list[Explorer]:
+    """Explorers of several networks on the inputs of the first, which must suit all."""
+    first, *others = subjects
+    for other in others:
+        if _takes(other) != _takes(first):
+            raise ConfigError(
+                f"{first.name} takes {_takes(first)} and {other.name} {_takes(other)}; explore "
+                f"networks of the same inputs side by side"
+            )
+    inputs = Inputs(first)
+    return [Explorer(subject, inputs) for subject in subjects]
+
+
+def _takes(subject: Subject) -> str:
+    network = subject.network
+    size = network.preprocessing.size
+    sized = "any size" if size is None else " x ".join(map(str, size))
+    kind, channels = SUBJECTS[network.config.dimension], network.config.in_channels
+    return f"{kind}s of {sized} with {channels} channel(s)"
+
+
+def describe(explorers: Sequence[Explorer]) -> dict[str, Any]:
+    """The networks, and the inputs that they share."""
+    inputs = explorers[0].inputs
+    subject = inputs.subject
+    return {
+        "networks": [explorer.describe() for explorer in explorers],
+        "dimension": subject.network.config.dimension,
+        "num_samples": subject.num_samples,
+        "has_test": subject.test is not None,
+        "examples": inputs.examples(),
+        "notice": subject.notice,
+        "takes_images": subject.takes_images,
+        "max_upload_bytes": MAX_UPLOAD_BYTES,
+        "most_noise": MOST_NOISE,
+        "recorded": False,
+    }
 
 
 def _describe_block(block: Block) -> dict[str, Any]:
@@ -236,42 +328,36 @@ def _equation(blocks: list[Block]) -> str:
     return f"{kind}, and every step can be undone." if reversible else f"{kind}."
 
 
-def _compared(found: Reversal) -> dict[str, Any]:
-    """The first channels of both and of their difference, which has a scale of its own."""
-    expected, recovered = (part[0, :_MOST_COMPARED] for part in (found.expected, found.recovered))
-    scale = symmetric_scale([expected])
-    difference = recovered - expected
-    largest = symmetric_scale([difference]) if bool(difference.any()) else scale
-    return {
-        "expected": picture(expected, -scale, scale),
-        "recovered": picture(recovered, -scale, scale),
-        "difference": picture(difference, -largest, largest),
-    }
-
-
 # What may be asked, and how a request's fields become arguments.
 
 Query = dict[str, str]
-GET: dict[str, Callable[[Explorer, Query], dict[str, Any]]] = {
-    "describe": lambda explorer, query: explorer.describe(),
-    "sample": lambda explorer, query: explorer.sample(_text(query, "sample")),
-    "noise": lambda explorer, query: explorer.noise(
+GET: dict[str, Callable[[Sequence[Explorer], Query], dict[str, Any]]] = {
+    "describe": lambda explorers, query: describe(explorers),
+    "sample": lambda explorers, query: _chosen(explorers, query).sample(_text(query, "sample")),
+    "noise": lambda explorers, query: _chosen(explorers, query).noise(
         _text(query, "sample"), _number(query, "amount")
     ),
-    "frame": lambda explorer, query: explorer.frame(
+    "frame": lambda explorers, query: _chosen(explorers, query).frame(
         _text(query, "sample"),
         _index(query, "block"),
         _index(query, "step"),
         view=_text(query, "view"),
         amount=_number(query, "amount"),
     ),
-    "reverse": lambda explorer, query: explorer.reverse(
-        _text(query, "sample"), _index(query, "block")
+    "reverse": lambda explorers, query: _chosen(explorers, query).reverse(
+        _text(query, "sample"), _index(query, "block"), _index(query, "step")
     ),
 }
-POST: dict[str, Callable[[Explorer, bytes], dict[str, Any]]] = {
-    "upload": lambda explorer, content: explorer.upload(content),
+POST: dict[str, Callable[[Sequence[Explorer], bytes], dict[str, Any]]] = {
+    "upload": lambda explorers, content: explorers[0].inputs.upload(content),
 }
+
+
+def _chosen(explorers: Sequence[Explorer], query: Query) -> Explorer:
+    index = _index({"network": "0", **query}, "network")
+    if index >= len(explorers):
+        raise ConfigError(f"there are the networks 0 to {len(explorers) - 1}, found {index}")
+    return explorers[index]
 
 
 def _text(query: Query, name: str) -> str:

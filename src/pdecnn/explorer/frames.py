@@ -17,7 +17,7 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import relative_error
 from pdecnn.pde.block import Block
 from pdecnn.pde.facts import HEAT, declared
-from pdecnn.pde.integrators import State
+from pdecnn.pde.integrators import AbstractReversibleIntegrator, Layers, State
 from pdecnn.pde.layers import AbstractLayer
 
 LEVELS = 254
@@ -136,34 +136,55 @@ def _growth(values: Sequence[float]) -> float | None:
     return finite([values[-1] / values[0]])[0] if values[0] > 0 else None
 
 
+def roughness(features: Sequence[Tensor]) -> list[float | None]:
+    """|grad Y| / |Y| at t_0 ... t_N, with differences of neighbours: 0 for what is constant."""
+    found = []
+    for one in features:
+        wide = one.cpu().double()
+        squares = sum(float(wide.diff(dim=axis).square().sum()) for axis in range(2, wide.dim()))
+        size = float(wide.norm())
+        found.append(squares**0.5 / size if size else 0.0)
+    return finite(found)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reversal:
     """A block run backwards from its final state."""
 
-    expected: Tensor
-    """The features it began with; in mode 'exact' rounded to the grid, as the block does."""
-    recovered: Tensor
-    error: float
-    """|recovered - expected| / |expected|."""
+    expected: list[Tensor]
+    """Y at t_0 ... t_N on the way out; in mode 'exact' rounded to the grid, as the block does."""
+    recovered: list[Tensor]
+    """The same on the way back."""
+    errors: list[float]
+    """|recovered - expected| / |expected| at t_0 ... t_N."""
     reason: str | None
     """Why it cannot be run backwards; `recovered` is then what the attempt gives."""
 
 
 @torch.no_grad()
-def run_backwards(block: Block, inputs: Tensor, final: State) -> Reversal:
-    """The features recovered from the state at t_N alone.
+def run_backwards(block: Block, states: Sequence[State]) -> Reversal:
+    """Y at t_N ... t_0 from the state at t_N alone.
 
     Where steps cannot be undone they are taken with -dt instead, to see how far that misses.
     """
-    expected = inputs if block.grid is None else block.grid.round(inputs)
-    if block.integrator.reversible:
-        recovered = block.reverse(final)
-        return Reversal(expected, recovered, relative_error([recovered], [expected]), None)
-    state = final
+    path = [states[-1]]
     for layers in reversed(block.steps):
-        state = block.integrator.step(layers, state, -block.step_size)
-    recovered = block.integrator.finish(state)
-    return Reversal(expected, recovered, relative_error([recovered], [expected]), _why_not(block))
+        path.append(_step_back(block, layers, path[-1]))
+    expected, recovered = (
+        [block.integrator.finish(state) for state in found] for found in (states, path[::-1])
+    )
+    errors = [relative_error([back], [out]) for back, out in zip(recovered, expected, strict=True)]
+    reason = None if block.integrator.reversible else _why_not(block)
+    return Reversal(expected, recovered, errors, reason)
+
+
+def _step_back(block: Block, layers: Layers, state: State) -> State:
+    integrator = block.integrator
+    if not isinstance(integrator, AbstractReversibleIntegrator):
+        return integrator.step(layers, state, -block.step_size)
+    if block.grid is not None:
+        return block.stepping().walk_on_grid(state, (layers,), back=True)
+    return integrator.step_back(layers, state, block.step_size)
 
 
 def _why_not(block: Block) -> str:

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http import HTTPStatus
@@ -49,14 +49,14 @@ _HEADERS = {
 
 
 class ExplorerServer(ThreadingHTTPServer):
-    """Serves the page of one explorer; connections have threads, computations one between them."""
+    """Serves the page of some explorers; connections have threads, computations one for all."""
 
     daemon_threads = True
 
-    def __init__(self, explorer: Explorer, port: int = 0) -> None:
+    def __init__(self, explorers: Sequence[Explorer], port: int = 0) -> None:
         if port != 0 and not 1024 <= port <= 65535:
             raise ConfigError(f"--port must be 0 (any free one) or 1024 to 65535, found {port}")
-        self.explorer = explorer
+        self.explorers = explorers
         self.token = secrets.token_urlsafe(32)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="explorer")
         with system_errors_as(
@@ -101,10 +101,13 @@ class ExplorerServer(ThreadingHTTPServer):
         print(f"pdecnn: unexpected {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
-def serve(explorer: Explorer, *, port: int, browser: bool, say: Callable[[str], None]) -> None:
+def serve(
+    explorers: Sequence[Explorer], *, port: int, browser: bool, say: Callable[[str], None]
+) -> None:
     """Serve the page until a signal comes; open it in the browser if asked."""
-    with ExplorerServer(explorer, port) as server:
-        say(f"exploring {explorer.subject.name} at {server.url} (Ctrl-C ends it)")
+    with ExplorerServer(explorers, port) as server:
+        names = " and ".join(explorer.subject.name for explorer in explorers)
+        say(f"exploring {names} at {server.url} (Ctrl-C ends it)")
         if browser:
             # In a thread, since a browser in the terminal would wait for the page first.
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
@@ -162,9 +165,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._deadline.cancel()
         if path in _PAGE:
             name, kind = _PAGE[path]
-            self._send(HTTPStatus.OK, kind, _page_file(name))
+            self._send(HTTPStatus.OK, kind, page_file(name))
         elif path in GET:
-            self._answer(lambda: GET[path](self.server.explorer, query))
+            self._answer(lambda: GET[path](self.server.explorers, query))
         else:
             raise _no_such(path in POST)
 
@@ -176,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path not in POST:
             raise _no_such(path in _PAGE or path in GET)
         content = self._body()
-        self._answer(lambda: POST[path](self.server.explorer, content))
+        self._answer(lambda: POST[path](self.server.explorers, content))
 
     def _check_host(self) -> None:
         hosts = self.headers.get_all("Host", [])
@@ -263,5 +266,6 @@ def _query(text: str) -> Query:
         raise _Refused(HTTPStatus.BAD_REQUEST, "too many fields") from error
 
 
-def _page_file(name: str) -> bytes:
+def page_file(name: str) -> bytes:
+    """A file of the page."""
     return (resources.files("pdecnn.explorer") / "page" / name).read_bytes()

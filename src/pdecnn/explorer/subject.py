@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pdecnn.data.image_file import read_image_bytes
 from pdecnn.data.image_set import ImageSet
+from pdecnn.data.registry import PUBLISHED
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.learning.metrics import check_fit
 from pdecnn.networks.network import Network
@@ -16,7 +17,7 @@ from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import create_model, list_models, published_name
 from pdecnn.runs.config import DataConfig
 from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.preparation import read_splits, refuse_without_classes
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import Run, is_run
 
@@ -95,6 +96,7 @@ def open_subject(
     name, published = str(run), published_name(run)
     if is_run(Path(run)):
         config = Run(run).config
+        refuse_without_classes(name, config)
         network = Network.from_pretrained(Run(run).weights(weights))
         data_config, seed = config.data, config.seed
     elif published is not None:
@@ -107,11 +109,6 @@ def open_subject(
         raise CheckpointError(
             f"{name}: neither a run directory (no config.json) nor a model with published weights "
             f"({names}); pass what `pdecnn train` made, or one of these names"
-        )
-    if network.config.is_field:
-        raise ConfigError(
-            f"{name} gives an image for each image, and the explorer shows networks with classes; "
-            f"see its answers with `pdecnn predict {name} FILE --output DIR`"
         )
     refuse_nonfinite(network, Path(run))
     if data is not None:
@@ -133,8 +130,18 @@ def _read_test(
             optional and network.config.in_channels in _PHOTOGRAPHS_AS and _takes_images(network)
         ):
             raise
-        return None, f"Photographs stand in for the test images: {error}."
+        return None, (
+            f"These photographs are of none of the network's classes, so that no prediction is "
+            f"shown for them. {_own_images(config, error)}."
+        )
     return test, None
+
+
+def _own_images(config: DataConfig, error: DataError) -> str:
+    if config.name not in PUBLISHED:
+        return f"Its own images need --data DIR ({error})"
+    title = PUBLISHED[config.name][0].title
+    return f"{title}'s own need --data DIR; `pdecnn data download {config.name}` fetches them"
 
 
 def _takes_images(network: Network) -> bool:

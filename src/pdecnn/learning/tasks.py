@@ -109,7 +109,7 @@ class AbstractTask(ABC):
     percent: ClassVar[bool]
     """Whether it is a share."""
     has_classes: ClassVar[bool] = False
-    """Whether each sample has one class, as attacks, certificates and pages need."""
+    """Whether each sample has one class, as attacks, certificates and the explorer need."""
     columns: ClassVar[tuple[str, ...]]
     """What of `show` stands side by side, where each pixel has an answer."""
 

@@ -2,12 +2,13 @@
 
 import base64
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pdecnn.diagnostics.attacks import NORMS
-from pdecnn.reports.charts import ATTACKS, Chart, Series
-from pdecnn.reports.html import Markup, table, tag
+from pdecnn.reports.charts import ATTACKS, Chart, Series, overlaid
+from pdecnn.reports.html import Markup, details, table, tag
 from pdecnn.reports.svg import figure
 
 FOLDER = "attack"
@@ -52,11 +53,30 @@ def _picture(path: Path) -> bytes | None:
     return content if content.startswith(_PNG) else None
 
 
-def draw_attacks(found: list[RecordedAttack], subject: str) -> Markup:
-    """For each norm the curves, the table and the pairs, as recorded."""
-    if not found:
-        return tag("p", "Nothing is recorded: ", tag("code", "pdecnn attack RUN"), class_="note")
-    return tag("div", [_draw(attack, subject) for attack in found])
+def draw_attacks(runs: Sequence[tuple[str, int, list[RecordedAttack]]], subject: str) -> Markup:
+    """Of runs by name and colour, for each norm the curves in one chart; tables and pairs below."""
+    several = len(runs) > 1
+    parts: list[object] = []
+    for norm in NORMS:
+        found = [
+            (name, colour, attack)
+            for name, colour, attacks in runs
+            for attack in attacks
+            if attack.values["results"][0]["norm"] == norm
+        ]
+        if found:
+            charts = [(name, colour, _chart(attack.values)) for name, colour, attack in found]
+            parts.append(figure(overlaid(charts)))
+        for name, _, attack in found:
+            parts.append(tag("p", f"{name}: " if several else None, _said(attack.values, subject)))
+            shown = _draw(attack, subject)
+            parts.append(details(f"Attacks on {name} ({norm})", shown) if several else shown)
+    missing = [name for name, _, attacks in runs if not attacks]
+    if missing:
+        of = f" of {', '.join(missing)}" if several else ""
+        command = tag("code", "pdecnn attack RUN")
+        parts.append(tag("p", f"Nothing is recorded{of}: ", command, class_="note"))
+    return tag("div", parts)
 
 
 def _draw(attack: RecordedAttack, subject: str) -> Markup:
@@ -72,13 +92,8 @@ def _draw(attack: RecordedAttack, subject: str) -> Markup:
             f"make of them, each with the class that is found"
         )
         picture = tag("img", src=source, alt=label, class_="pairs", style="max-width:100%")
-    return tag(
-        "div",
-        tag("p", _said(values, subject)),
-        figure(_chart(values)),
-        table(header, _rows(values), caption=f"Accuracy under attack, {norm}"),
-        picture,
-    )
+    rows = table(header, _rows(values), caption=f"Accuracy under attack, {norm}")
+    return tag("div", rows, picture)
 
 
 def _said(values: dict[str, Any], subject: str) -> str:
@@ -113,6 +128,7 @@ def _chart(values: dict[str, Any]) -> Chart:
                 xs=[0.0, *(row["epsilon"] for row in rows)],
                 ys=[values["clean_accuracy"], *(row["accuracy"] for row in rows)],
                 colour=colour % 6,
+                main=name == _names(values)[-1],  # the worst comes last
             )
         )
     return Chart(

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from pdecnn.reports.charts import Chart, Series
+from pdecnn.reports.charts import Chart, Series, overlaid
 from pdecnn.reports.diagnosis import largest_factor_words
-from pdecnn.reports.html import Markup, table, tag
+from pdecnn.reports.html import Markup, details, table, tag
 from pdecnn.reports.svg import figure
 from pdecnn.reports.terminal import make_console, number_table, print_files
 from pdecnn.runs.certification import CertificateReport
@@ -32,6 +32,7 @@ def certificate_chart(values: dict[str, Any]) -> Chart:
             xs=curve["radii"],
             ys=curve["certified_accuracies"],
             colour=0,
+            main=True,
         )
     ]
     if attacked:
@@ -42,6 +43,7 @@ def certificate_chart(values: dict[str, Any]) -> Chart:
                 ys=[values["clean_accuracy"], *(row["attacked_accuracy"] for row in attacked)],
                 colour=1,
                 dashed=True,
+                main=True,
             )
         )
     return Chart(
@@ -106,21 +108,28 @@ def read_certificate(run: Path, weights: str) -> dict[str, Any] | None:
         return None
 
 
-def draw_certificate(values: dict[str, Any] | None) -> Markup:
-    """The curves and the table, as recorded."""
-    if values is None:
-        return tag("p", "Nothing is recorded: ", tag("code", "pdecnn certify RUN"), class_="note")
-    lipschitz = values["lipschitz"]
-    said = (
-        f"On {values['num_images']:,} of the test set; the Lipschitz constant of the network is "
-        f"{'beyond all numbers' if lipschitz is None else format(lipschitz, '.6g')}."
-    )
-    header = ("radius", "certified", "attacked")
-    return tag(
-        "div",
-        tag("p", said),
-        figure(certificate_chart(values)),
-        table(header, _rows(values), caption="Certified accuracy"),
-        tag("p", _NOTE, class_="note"),
-        [tag("p", f"{notice}.", class_="note") for notice in values["notices"]],
-    )
+def draw_certificates(runs: Sequence[tuple[str, int, dict[str, Any] | None]]) -> Markup:
+    """Of runs by name and colour, the curves in one chart and a table each, as recorded."""
+    several = len(runs) > 1
+    found = [(name, colour, values) for name, colour, values in runs if values is not None]
+    parts: list[object] = [
+        figure(overlaid([(name, colour, certificate_chart(one)) for name, colour, one in found]))
+    ]
+    for name, _, values in found:
+        lipschitz = values["lipschitz"]
+        said = (
+            f"On {values['num_images']:,} of the test set; the Lipschitz constant of the network "
+            f"is {'beyond all numbers' if lipschitz is None else format(lipschitz, '.6g')}."
+        )
+        title = f"Certified accuracy of {name}" if several else "Certified accuracy"
+        rows = table(("radius", "certified", "attacked"), _rows(values), caption=title)
+        notices = [tag("p", f"{notice}.", class_="note") for notice in values["notices"]]
+        parts.append(tag("p", f"{name}: " if several else None, said))
+        parts.append(details(title, rows, notices) if several else [rows, notices])
+    parts.append(tag("p", _NOTE, class_="note"))
+    missing = [name for name, _, values in runs if values is None]
+    if missing:
+        command = tag("code", "pdecnn certify RUN")
+        words = f"Nothing is recorded of {', '.join(missing)}: "
+        parts.append(tag("p", words, command, class_="note"))
+    return tag("div", parts)

@@ -1,13 +1,14 @@
 """The curves that pages and figures show, defined once: `svg` and `style` draw them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 _LARGEST = 1e300  # beyond it an axis overflows
 _MOST_RATE_LINES = 6
 _LOG_FROM_RATIO = 10.0
+_LEAST_CHANGE = 0.02  # of a number: less looks like the rounding it is
 
 
 ATTACKS = {
@@ -49,6 +50,8 @@ class Series:
     """To be seen below another."""
     starred: int | None = None
     """The place of a point to be marked."""
+    main: bool = False
+    """To be shown where several runs share a chart."""
 
     @property
     def points(self) -> list[tuple[int, float, float]]:
@@ -93,17 +96,63 @@ class Chart:
         ys += [] if self.level is None else [self.level]
         return self.may_be_log and min(ys) > 0 and max(ys) > _LOG_FROM_RATIO * min(ys)
 
+    @property
+    def y_range(self) -> tuple[float, float]:
+        """What the vertical axis shows: the change of the values, and zero where that is near."""
+        ys = [y for curve in self.series for _, _, y in curve.points]
+        ys += [] if self.level is None else [self.level]
+        if self.percent:
+            return percent_range(ys)
+        low, high = min(ys), max(ys)
+        if self.is_log:
+            return low / 1.2, high * 1.2
+        if 0 <= low <= (high - low) / 2:
+            return 0.0, 1.08 * high or 1.0
+        reach = max(high - low, _LEAST_CHANGE * abs(low), _LEAST_CHANGE * abs(high)) or 1.0
+        middle = (low + high) / 2
+        return middle - 0.55 * reach, middle + 0.55 * reach
+
+
+def percent_range(values: Sequence[float]) -> tuple[float, float]:
+    """A tenth at least, and not beyond 0 and 100 % but for half a marker."""
+    low, high = min(values), max(values)
+    # A small difference should not look like a wide gap.
+    middle, reach = (low + high) / 2, 0.6 * max(high - low, 0.1)
+    return max(middle - reach, -0.05 * reach), min(middle + reach, 1 + 0.05 * reach)
+
+
+def overlaid(charts: Sequence[tuple[str, int, Chart]]) -> Chart:
+    """The main curves of several runs, by name and colour, in one chart; of one run all curves.
+
+    The first main curve of a run is solid, the others are dashed.
+    """
+    _, _, first = charts[0]
+    if len(charts) == 1:
+        return first
+    series = [
+        replace(curve, label=f"{name}, {curve.label}", colour=colour % 6, dashed=k > 0, broad=False)
+        for name, colour, chart in charts
+        for k, curve in enumerate(one for one in chart.series if one.main)
+    ]
+    return replace(first, series=series)
+
 
 def convergence_charts(
-    runs: Sequence[tuple[str, list[dict[str, Any]], int | None, int]], *, several: bool
+    runs: Sequence[tuple[str, list[dict[str, Any]], int | None, int]],
+    *,
+    several: bool,
+    score: tuple[str, str, str] = ("Accuracy", "accuracy", "accuracy"),
 ) -> list[Chart]:
-    """Accuracy and loss against the epoch, of runs by name, epochs, place of the best, and colour.
+    """A score and the loss against the epoch, of runs by name, epochs, place of the best, colour.
 
-    Of one run training and validation have colours; of several each run has one.
+    The score has a title, a key and a label. Of one run training and validation have colours; of
+    several each run has one.
     """
     charts = []
+    name_of_score, key_of_score, label_of_score = score
+    validated = f"validation_{key_of_score}"
     for title, keys, label in (
-        ("Accuracy", ("accuracy", "validation_accuracy"), "accuracy"),
+        (name_of_score, (key_of_score, validated), label_of_score),
         ("Loss", ("data_loss", "validation_loss"), "loss (data term)"),
     ):
         curves = [
@@ -117,7 +166,7 @@ def convergence_charts(
             )
             for name, metrics, best, colour in runs
             for k, (kind, key) in enumerate(zip(("training", "validation"), keys, strict=True))
-            if not k or any(entry.get("validation_accuracy") is not None for entry in metrics)
+            if not k or any(entry.get(validated) is not None for entry in metrics)
         ]
         charts.append(
             Chart(

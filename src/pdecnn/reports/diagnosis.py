@@ -72,8 +72,8 @@ def print_diagnosis(
     )
     console.print(lipschitz_words(found))
     console.print()
-    console.print(_screen_table(found.blocks))
-    console.print(_SCREEN_NOTE if full else f"{_SCREEN_NOTE} --full has every table.", style="dim")
+    console.print(screen_table(found.blocks))
+    console.print(SCREEN_NOTE if full else f"{SCREEN_NOTE} --full has every table.", style="dim")
     console.print()
     for index, block in enumerate(found.blocks):
         _print_verdict(console, index, block, full=full)
@@ -99,7 +99,8 @@ def _print_verdict(console: Console, index: int, block: BlockDiagnosis, *, full:
             console.print(f"{word}: {'; '.join(words)}.", style="dim")
 
 
-def _screen_table(blocks: Sequence[BlockDiagnosis]) -> Table:
+def screen_table(blocks: Sequence[BlockDiagnosis]) -> Table:
+    """A row a block: its verdict and the number that says most of each question."""
     table = number_table(
         "block", "verdict", "dt", "bound", "growth", "norm", "backwards", "learned", num_names=2
     )
@@ -126,7 +127,7 @@ def _screen_table(blocks: Sequence[BlockDiagnosis]) -> Table:
     return table
 
 
-_SCREEN_NOTE = (
+SCREEN_NOTE = (
     "bound: up to this dt no step expands any distance. growth: the largest of a perturbation. "
     "norm: how much that of features changes. backwards: error of the gradient, float32. learned: "
     "the part of the stencils that differs most from random weights."
@@ -367,7 +368,7 @@ def spectrum_chart(index: int, found: BlockDiagnosis) -> Chart:
             label = f"step {step}" + ("" if spectrum.complete else " (outermost)")
             values = spectrum.eigenvalues
         xs, ys = [value.real for value in values], [value.imag for value in values]
-        clouds.append(Series(label=label, xs=xs, ys=ys, colour=colour, line=False))
+        clouds.append(Series(label=label, xs=xs, ys=ys, colour=colour, line=False, main=step == 0))
     return Chart(
         title=f"Eigenvalues of block {index}",
         series=clouds,
@@ -389,11 +390,12 @@ def bounds_chart(index: int, found: BlockDiagnosis) -> Chart:
             ys=[getattr(step, name) for step in steps],
             colour=colour,
             line=False,
+            main=name == "guaranteed_bound",
         )
         for name, colour in (("local_bound", 0), ("guaranteed_bound", 1))
     ]
     same = f" {sizes[0]:g}" if len(set(sizes)) == 1 else ""
-    actual = Series(label=f"actual step{same}", xs=range(len(sizes)), ys=sizes, colour=2)
+    actual = Series(label=f"actual step{same}", xs=range(len(sizes)), ys=sizes, colour=2, main=True)
     return Chart(
         title=f"Step size and bounds of block {index}",
         series=[*curves, actual],
@@ -412,8 +414,11 @@ def growth_chart(index: int, found: BlockDiagnosis) -> Chart:
             shown.append((f"{name}, relative", growth.relative_constants, 3))
         for label, ys, colour in shown:
             dashed = growth.backward
+            main = growth.perturbation == "noise" and not growth.backward
             curves.append(
-                Series(label=label, xs=growth.depths, ys=ys, colour=colour, dashed=dashed)
+                Series(
+                    label=label, xs=growth.depths, ys=ys, colour=colour, dashed=dashed, main=main
+                )
             )
     return Chart(
         title=f"Growth of perturbations in block {index}",
@@ -441,6 +446,7 @@ def energy_chart(index: int, found: BlockDiagnosis) -> Chart:
                 colour=colour,
                 dashed=dashed,
                 broad=name.startswith("printed"),
+                main=name in ("norms", "raw"),
             )
         )
     return Chart(

@@ -8,13 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
-from pdecnn.errors import CheckpointError
 from pdecnn.learning.tasks import AbstractTask
-from pdecnn.reports.recorded import AGAIN
+from pdecnn.reports.recorded import read_answers
 from pdecnn.reports.style import BLUE, ORANGE, WIDTH, render, scale_epochs
-from pdecnn.runs.runs import PREDICTIONS, Run
+from pdecnn.runs.runs import Run
 
 _MOST_SHOWN = 3
 
@@ -26,7 +24,7 @@ def draw_field_figures(run: Run, task: AbstractTask) -> dict[str, bytes]:
     if metrics:
         contents |= render("convergence", draw_curves(metrics, title, task))
     if run.summary is not None:
-        contents |= render("predictions", draw_answers(_read_answers(run, task.columns)))
+        contents |= render("predictions", draw_answers(read_answers(run, task.columns)))
     return contents
 
 
@@ -81,12 +79,3 @@ def _draw_pixels(axes: Axes, pixels: NDArray[Any]) -> None:
         image = np.moveaxis(pixels, 0, -1).clip(0, 1)
         axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1, **how)
     axes.set_axis_off()
-
-
-def _read_answers(run: Run, columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    path = run.folder / PREDICTIONS
-    try:
-        with safe_open(path, framework="np") as file:
-            return {name: file.get_tensor(name) for name in columns}
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); {AGAIN}") from error

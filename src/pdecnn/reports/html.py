@@ -68,7 +68,13 @@ def table(
 
     The caption is for those who do not see what is above it.
     """
-    head = tag("tr", [tag("th", cell, scope="col") for cell in header])
+    head = tag(
+        "tr",
+        [
+            tag("th", cell, scope="col", class_=None if k < num_names else "n")
+            for k, cell in enumerate(header)
+        ],
+    )
     body = [
         tag(
             "tr",
@@ -82,7 +88,7 @@ def table(
         tag("caption", caption, class_="unseen"),
         tag("thead", head),
         tag("tbody", body),
-        class_=f"names{num_names}" + (f" {class_}" if class_ else ""),
+        class_=class_,
     )
     return scrolling(inner, caption)
 
@@ -97,9 +103,14 @@ def scrolling(inner: Markup, label: str) -> Markup:
     return tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex="0")
 
 
-def details(title: object, *content: object, is_open: bool = False) -> Markup:
+def details(title: object, *content: object) -> Markup:
     """A part that can be opened and closed."""
-    return tag("details", tag("summary", title), content, open=is_open)
+    return tag("details", tag("summary", title), content)
+
+
+def folded(parts: Iterable[Markup]) -> Markup:
+    """Several `details` beside each other while they are closed."""
+    return tag("div", parts, class_="folded")
 
 
 def definitions(entries: Iterable[tuple[object, object]]) -> Markup:

@@ -9,18 +9,23 @@ from pathlib import Path
 
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_atomically
+from pdecnn.learning.tasks import Denoising
 from pdecnn.reports.attack import draw_attacks
-from pdecnn.reports.certificate import draw_certificate
+from pdecnn.reports.certificate import draw_certificates
 from pdecnn.reports.html import Markup, tag
 from pdecnn.reports.page_blocks import draw_diagnosis, draw_pde
-from pdecnn.reports.page_results import (
-    draw_confusion,
-    draw_convergence,
-    draw_predictions,
-    draw_wrong,
+from pdecnn.reports.page_fields import (
+    FieldRun,
+    draw_field_convergence,
+    draw_field_images,
+    draw_field_summary,
+    read_field_runs,
 )
-from pdecnn.reports.page_runs import PageRun, read_page_runs
-from pdecnn.reports.page_summary import draw_config, draw_summary, run_heading
+from pdecnn.reports.page_results import draw_classes, draw_convergence, draw_images
+from pdecnn.reports.page_runs import PageRun, names_of, read_page_runs
+from pdecnn.reports.page_summary import Shown, draw_config, draw_summary
+from pdecnn.runs.preparation import make_run_task
+from pdecnn.runs.runs import Run
 from pdecnn.version import __version__
 
 log = logging.getLogger(__name__)
@@ -49,6 +54,16 @@ def report(
     """
     output = Path(output)
     check_output(output)
+    opened = [Run(run) for run in runs]
+    if all(isinstance(make_run_task(run.config), Denoising) for run in opened):
+        if data or weights != "best":
+            raise ConfigError(
+                "of denoisers the report shows what they recorded; leave out --data and --weights, "
+                "or use `pdecnn evaluate`"
+            )
+        fields = read_field_runs(opened, names_of(opened))
+        _write(make_document(fields, _field_parts(fields, num_images)), output)
+        return output
     found = read_page_runs(
         [Path(run) for run in runs],
         data=[Path(place) for place in data],
@@ -76,11 +91,23 @@ def check_output(path: Path) -> None:
 
 def write_page(runs: Sequence[PageRun], path: Path) -> None:
     """Write the page of some runs; the same runs give the same bytes."""
+    _write(make_page(runs), path)
+
+
+def _write(page: str, path: Path) -> None:
     with _writing(path):
-        write_atomically(path, make_page(runs).encode(errors="replace"))
+        write_atomically(path, page.encode(errors="replace"))
 
 
 def make_page(runs: Sequence[PageRun]) -> str:
+    """The whole document of runs with classes."""
+    return make_document(runs, _parts(runs))
+
+
+Part = tuple[str, str, Callable[[], Markup]]
+
+
+def make_document(runs: Sequence[Shown], parts: Sequence[Part]) -> str:
     """The whole document."""
     style, script = (_read(name) for name in ("page.css", "page.js"))
     title = "Report: " + ", ".join(run.name for run in runs)
@@ -103,15 +130,15 @@ def make_page(runs: Sequence[PageRun]) -> str:
     body = tag(
         "body",
         tag("a", "Skip to the results", href="#content", class_="skip"),
-        _header(runs),
-        tag("main", _sections(runs), id="content", tabindex="-1"),
+        _header(runs, parts),
+        tag("main", _sections(parts), id="content", tabindex="-1"),
         tag("footer", tag("p", f"Made by pdecnn {__version__} from the run directories.")),
         tag("script", Markup(script)),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _header(runs: Sequence[PageRun]) -> Markup:
+def _header(runs: Sequence[Shown], parts: Sequence[Part]) -> Markup:
     themes = [
         tag(
             "label",
@@ -121,7 +148,7 @@ def _header(runs: Sequence[PageRun]) -> Markup:
         for value in ("system", "light", "dark")
     ]
     switch = tag("fieldset", tag("legend", "Theme", class_="unseen"), themes, class_="theme")
-    links = [tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in _parts(runs)]
+    links = [tag("li", tag("a", title, href=f"#{key}")) for key, title, _ in parts]
     several = f"{len(runs)} runs: " if len(runs) > 1 else ""
     return tag(
         "header",
@@ -130,37 +157,37 @@ def _header(runs: Sequence[PageRun]) -> Markup:
     )
 
 
-def _parts(runs: Sequence[PageRun]) -> list[tuple[str, str, Callable[[], Markup]]]:
+def _parts(runs: Sequence[PageRun]) -> list[Part]:
     """Anchor, title and content of every part."""
-
-    def beside(draw: Callable[[PageRun], Markup]) -> Callable[[], Markup]:
-        return lambda: _beside(runs, draw)
-
-    attacked = any(run.attacks for run in runs)
-    attacks = ("attacks", "Attacks", beside(lambda run: draw_attacks(run.attacks, run.subject)))
     (subject, *others) = dict.fromkeys(run.subject for run in runs)
     samples = "samples" if others else f"{subject}s"
-    certified = any(run.certificate is not None for run in runs)
-    certificate = (
-        "certificate",
-        "Certificate",
-        beside(lambda run: draw_certificate(run.certificate)),
-    )
+    recorded = [(run.name, run.place, run.attacks) for run in runs]
+    certified = [(run.name, run.place, run.certificate) for run in runs]
+    attacks = ("attacks", "Attacks", lambda: draw_attacks(recorded, subject))
+    certificate = ("certificate", "Certificate", lambda: draw_certificates(certified))
     return [
         ("summary", "Summary", lambda: draw_summary(runs)),
         ("convergence", "Convergence", lambda: draw_convergence(runs)),
-        ("confusion", "Confusion matrix", beside(draw_confusion)),
-        ("predictions", "Predictions", beside(draw_predictions)),
-        ("wrong", f"Misclassified {samples}", beside(draw_wrong)),
-        *([attacks] if attacked else ()),
-        *([certificate] if certified else ()),
-        ("diagnostics", "Diagnostics", beside(draw_diagnosis)),
-        ("pde", "Learned PDE", beside(draw_pde)),
+        ("images", f"Test {samples}", lambda: draw_images(runs)),
+        ("classes", "Classes", lambda: draw_classes(runs)),
+        *([attacks] if any(run.attacks for run in runs) else ()),
+        *([certificate] if any(run.certificate is not None for run in runs) else ()),
+        ("diagnostics", "Diagnostics", lambda: draw_diagnosis(runs)),
+        ("pde", "Learned PDE", lambda: draw_pde(runs)),
         ("configuration", "Configuration", lambda: draw_config(runs)),
     ]
 
 
-def _sections(runs: Sequence[PageRun]) -> list[Markup]:
+def _field_parts(runs: Sequence[FieldRun], num_images: int) -> list[Part]:
+    return [
+        ("summary", "Summary", lambda: draw_field_summary(runs)),
+        ("convergence", "Convergence", lambda: draw_field_convergence(runs)),
+        ("images", "Test images", lambda: draw_field_images(runs, num_images)),
+        ("configuration", "Configuration", lambda: draw_config(runs)),
+    ]
+
+
+def _sections(parts: Sequence[Part]) -> list[Markup]:
     return [
         tag(
             "section",
@@ -169,15 +196,8 @@ def _sections(runs: Sequence[PageRun]) -> list[Markup]:
             id=key,
             aria_labelledby=f"{key}-title",
         )
-        for key, title, draw in _parts(runs)
+        for key, title, draw in parts
     ]
-
-
-def _beside(runs: Sequence[PageRun], draw: Callable[[PageRun], Markup]) -> Markup:
-    """What `draw` makes of each run, side by side where there is room."""
-    if len(runs) == 1:
-        return draw(runs[0])
-    return tag("div", [tag("article", run_heading(run), draw(run)) for run in runs], class_="runs")
 
 
 def _read(name: str) -> str:

@@ -1,6 +1,7 @@
 """What PDE theory says of a run, on the page: verdicts, curves, the learned equations."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from rich.table import Table
@@ -10,7 +11,9 @@ from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.jacobians import has_symmetric_layers
 from pdecnn.diagnostics.json_values import derivative_name
 from pdecnn.pde.facts import HEAT
+from pdecnn.reports.charts import overlaid
 from pdecnn.reports.diagnosis import (
+    SCREEN_NOTE,
     bounds_chart,
     diagnosis_sections,
     energy_chart,
@@ -18,6 +21,7 @@ from pdecnn.reports.diagnosis import (
     lipschitz_words,
     missing_notes,
     reversal_note,
+    screen_table,
     spectrum_chart,
 )
 from pdecnn.reports.html import (
@@ -25,40 +29,97 @@ from pdecnn.reports.html import (
     details,
     equation_to_html,
     equations_of,
+    folded,
     scrolling,
     table,
     tag,
 )
 from pdecnn.reports.page_runs import PageRun
+from pdecnn.reports.page_summary import swatched
 from pdecnn.reports.svg import figure
+from pdecnn.runs.diagnosis import Diagnosis
 
 _VERDICT_SIGNS = {"guaranteed": "✓", "bounded": "✓", "measured": "≈", "unstable": "✗"}
 
 
-def draw_diagnosis(run: PageRun) -> Markup:
-    """A verdict with its curves for every block, then the tables."""
-    if run.diagnosis is None:
-        return tag("p", run.diagnosis_missing, class_="note")
-    blocks = run.diagnosis.blocks
-    said = [
-        f"Measured on {run.diagnosis.num_images} test {run.subject}s in float64, {run.weights} "
-        f"weights, as ",
-        tag("code", "pdecnn diagnose"),
-        " does.",
-    ]
-    sections = diagnosis_sections(blocks)[:-1]
-    notice = run.diagnosis.notice
-    return tag(
-        "div",
-        tag("p", said),
-        tag("p", f"{lipschitz_words(run.diagnosis)}."),
-        None if notice is None else tag("p", f"{notice}.", class_="warning"),
-        [_block(index, block) for index, block in enumerate(blocks)],
-        [
-            details(title, rich_to_html(found, title), tag("p", note, class_="note"))
-            for title, found, note in sections
-        ],
+def draw_diagnosis(runs: Sequence[PageRun]) -> Markup:
+    """A row a block; its curves, what the verdicts rest on and all numbers open below."""
+    parts: list[object] = [_without(runs)]
+    found = [(run, run.diagnosis) for run in runs if run.diagnosis is not None]
+    if not found:
+        return tag("div", parts)
+    (run, first), several = found[0], len(runs) > 1
+    parts.append(
+        tag(
+            "p",
+            f"Measured on {first.num_images} test {run.subject}s in float64, {run.weights} "
+            f"weights, as ",
+            tag("code", "pdecnn diagnose"),
+            " does.",
+        )
     )
+    parts.append(_blocks_table(found, several=several))
+    parts.append(tag("p", SCREEN_NOTE, class_="note"))
+    for run, diagnosis in found:
+        name = tag("b", f"{run.name}: ") if several else None
+        parts.append(tag("p", name, f"{lipschitz_words(diagnosis)}."))
+        if diagnosis.notice is not None:
+            parts.append(tag("p", name, f"{diagnosis.notice}.", class_="warning"))
+    return tag("div", parts, folded(_curves(found)), folded(_grounds(found, several=several)))
+
+
+def _curves(found: Sequence[tuple[PageRun, Diagnosis]]) -> Iterator[Markup]:
+    for index in range(max(len(diagnosis.blocks) for _, diagnosis in found)):
+        charts = tag("div", _figures(index, found), class_="charts")
+        yield details(f"Curves of block {index}", charts)
+
+
+def _grounds(found: Sequence[tuple[PageRun, Diagnosis]], *, several: bool) -> Iterator[Markup]:
+    for run, diagnosis in found:
+        of = f" of {run.name}" if several else ""
+        verdicts = [_verdict(index, block) for index, block in enumerate(diagnosis.blocks)]
+        yield details(f"Verdicts and numbers{of}", verdicts, _tables(diagnosis))
+
+
+def _without(runs: Sequence[PageRun]) -> list[Markup]:
+    """Why there is no diagnosis, of each run that has none."""
+    return [
+        tag("p", f"{run.name}: " if len(runs) > 1 else None, run.diagnosis_missing, class_="note")
+        for run in runs
+        if run.diagnosis is None
+    ]
+
+
+def _blocks_table(found: Sequence[tuple[PageRun, Diagnosis]], *, several: bool) -> Markup:
+    """The table that the terminal shows of a run, of all of them."""
+    rows, header = [], list[str]()
+    for run, diagnosis in found:
+        made = screen_table(diagnosis.blocks)
+        header = [str(column.header) for column in made.columns]
+        for cells in zip(*(list(map(str, column.cells)) for column in made.columns), strict=True):
+            block, verdict, *numbers = cells
+            named = (swatched(run), block) if several else (block,)
+            rows.append((*named, _badge(verdict), *numbers))
+    header = ["run", *header] if several else header
+    caption = "Stability of every block"
+    return table(header, rows, num_names=3 if several else 2, caption=caption)
+
+
+def _badge(verdict: str) -> Markup:
+    sign = tag("span", _VERDICT_SIGNS[verdict], aria_hidden="true")
+    return tag("span", sign, f" {verdict}", class_=f"badge {verdict}")
+
+
+def _tables(diagnosis: Diagnosis) -> list[Markup]:
+    return [
+        tag(
+            "div",
+            tag("h4", title),
+            rich_to_html(rows, title),
+            [tag("p", line, class_="note") for line in note.split("\n")],
+        )
+        for title, rows, note in diagnosis_sections(diagnosis.blocks)
+    ]
 
 
 def rich_to_html(found: Table, caption: str) -> Markup:
@@ -69,10 +130,8 @@ def rich_to_html(found: Table, caption: str) -> Markup:
     return table(header, rows, num_names=num_names, caption=caption)
 
 
-def _block(index: int, found: BlockDiagnosis) -> Markup:
+def _verdict(index: int, found: BlockDiagnosis) -> Markup:
     verdict = found.stability.verdict
-    sign = tag("span", _VERDICT_SIGNS[verdict.name], aria_hidden="true")
-    badge = tag("span", sign, f" {verdict.name}", class_=f"badge {verdict.name}")
     size = " x ".join(map(str, found.size))
     assumptions = [
         tag(
@@ -85,14 +144,12 @@ def _block(index: int, found: BlockDiagnosis) -> Markup:
     ]
     return tag(
         "section",
-        tag("h4", f"Block {index} ", badge),
+        tag("h4", f"Block {index} ", _badge(verdict.name)),
         tag("p", f"{found.channels} channels of {size}, {found.block.num_steps} steps."),
         tag("p", f"{verdict.theorem[0].upper()}{verdict.theorem[1:]}: {verdict.reason}."),
         None if verdict.remedy is None else tag("p", f"What to do: {verdict.remedy}."),
-        details("Assumptions of the theorem", tag("ul", assumptions, class_="assumptions")),
+        tag("ul", assumptions, class_="assumptions"),
         tag("p", reversal_words(found)),
-        [tag("p", note, class_="note") for note in missing_notes(index, found)],
-        tag("div", _figures(index, found), class_="charts"),
         class_="block",
     )
 
@@ -115,14 +172,25 @@ def reversal_words(found: BlockDiagnosis) -> str:
     return f"{said} {reversal_note([found])}".strip()
 
 
-def _figures(index: int, found: BlockDiagnosis) -> Iterable[Markup]:
-    if found.stability.steps:
-        yield figure(spectrum_chart(index, found))
-        yield figure(bounds_chart(index, found))
-    yield figure(growth_chart(index, found))
-    none = tag("p", "No conserved energy is known.", class_="note")
-    without = none if found.energy.raw is None else None
-    yield tag("div", figure(energy_chart(index, found)), without)
+def _figures(index: int, found: Sequence[tuple[PageRun, Diagnosis]]) -> Iterator[Markup]:
+    """The curves of a block, those of all runs that have it in the same charts."""
+    blocks = [
+        (run, diagnosis.blocks[index]) for run, diagnosis in found if index < len(diagnosis.blocks)
+    ]
+    with_steps = [(run, block) for run, block in blocks if block.stability.steps]
+    for draw, shown in (
+        (spectrum_chart, with_steps),
+        (bounds_chart, with_steps),
+        (growth_chart, blocks),
+        (energy_chart, blocks),
+    ):
+        if shown:
+            yield figure(overlaid([(run.name, run.place, draw(index, one)) for run, one in shown]))
+    if any(block.energy.raw is None for _, block in blocks):
+        yield tag("p", "No conserved energy is known where none is drawn.", class_="note")
+    for run, block in blocks:
+        name = f"{run.name}: " if len(blocks) > 1 else None
+        yield from (tag("p", name, note, class_="note") for note in missing_notes(index, block))
 
 
 _NUM_STRONGEST = 8
@@ -136,23 +204,47 @@ _MEANINGS = {
 }
 
 
-def draw_pde(run: PageRun) -> Markup:
-    """For every block its equation and what its stencils are made of."""
-    if run.diagnosis is None:
-        return tag("p", run.diagnosis_missing, class_="note")
-    title, found, _ = diagnosis_sections(run.diagnosis.blocks)[-1]
-    note = [
-        "random: what is expected of weights as they are initialised; learned is what differs "
-        "from it. change: how much coefficients differ from step to step (0: constant in time, "
-        "1.4: unrelated). ",
-        tag("code", f"pdecnn diagnose {run.folder}"),
-        " writes all coefficients, and the equations as LaTeX.",
+def draw_pde(runs: Sequence[PageRun]) -> Markup:
+    """The equations of each run and, a row a block, what its stencils are made of."""
+    found = [(run, run.diagnosis) for run in runs if run.diagnosis is not None]
+    if not found:
+        return tag("div", _without(runs))
+    several = len(runs) > 1
+    note = tag(
+        "p",
+        "Each K is a differential operator, a sum of these kinds of terms between all channels. "
+        "Ticks: where the kinds would meet with weights as they are initialised; what was learned "
+        "differs from them.",
+    )
+    rows = [
+        _share_bar(
+            swatched(run) if several else None,
+            f"block {index}",
+            block.coefficients.shares,
+            block.coefficients.random_shares,
+        )
+        for run, diagnosis in found
+        for index, block in enumerate(diagnosis.blocks)
     ]
     return tag(
         "div",
+        [_equations(run, diagnosis, several=several) for run, diagnosis in found],
+        note,
         _kinds(),
-        [_equations(index, block) for index, block in enumerate(run.diagnosis.blocks)],
-        details(title, rich_to_html(found, title), tag("p", note, class_="note")),
+        tag("ul", rows, class_="shares"),
+        folded(
+            details(
+                f"Coefficients of {run.name}" if several else "Coefficients",
+                [_coefficients(index, block) for index, block in enumerate(diagnosis.blocks)],
+            )
+            for run, diagnosis in found
+        ),
+        tag(
+            "p",
+            tag("code", "pdecnn diagnose RUN"),
+            " writes all of them, and LaTeX.",
+            class_="note",
+        ),
     )
 
 
@@ -165,47 +257,59 @@ def _kinds() -> Markup:
     return tag("ul", items, class_="legend")
 
 
-def _equations(index: int, found: BlockDiagnosis) -> Markup:
+def _equations(run: PageRun, diagnosis: Diagnosis, *, several: bool) -> Markup:
+    """The equations of a run, each once: blocks mostly have the same."""
     # Of a layer of one's own the operators are known, but not how F is made of them.
-    lines = equations_of(found.latex[0]) if found.latex else []
-    equations = [equation_to_html(line) for line in lines]
-    names = "K" if len(found.coefficients.steps[0]) == 1 else "Each K"
-    size = " x ".join(map(str, found.size))
-    said = (
-        f"{names} is a differential operator, a sum of the terms below between all channels, on "
-        f"{size} points of the unit {('interval', 'square', 'cube')[len(found.size) - 1]}."
+    lines = dict.fromkeys(
+        line for block in diagnosis.blocks if block.latex for line in equations_of(block.latex[0])
     )
+    written = tag("div", [equation_to_html(line) for line in lines], class_="equations")
+    return tag(
+        "div",
+        tag("p", swatched(run)) if several else None,
+        scrolling(written, f"Equations of {run.name}"),
+        class_="equation",
+    )
+
+
+def _share_bar(
+    name: Markup | None, label: str, shares: dict[str, float], random: dict[str, float]
+) -> Markup:
+    """How much of the stencils each kind of term is, and ticks where random weights have it."""
+    said = ", ".join(
+        f"{kind} {share:.1%} (random {random[kind]:.1%})" for kind, share in shares.items()
+    )
+    parts = [
+        tag(
+            "span",
+            title=f"{kind} {share:.1%}, of random weights {random[kind]:.1%}",
+            class_=f"part k{k}",
+            style=f"flex-grow:{share:.4f}",
+        )
+        for k, (kind, share) in enumerate(shares.items())
+    ]
+    borders = list(accumulate(random.values()))[:-1]
+    ticks = [tag("span", class_="tick", style=f"left:{100 * place:.1f}%") for place in borders]
+    bar = tag("span", parts, ticks, class_="stack", role="img", aria_label=said)
+    return tag("li", tag("span", name, " " if name else None, label, class_="name"), bar)
+
+
+def _coefficients(index: int, found: BlockDiagnosis) -> Markup:
+    """The shares of each step while they are few, and the largest terms."""
+    steps = found.coefficients.steps
+    bars = [
+        _share_bar(None, f"step {k}", _mean_shares(operators), found.coefficients.random_shares)
+        for k, operators in enumerate(steps)
+        if 1 < len(steps) <= _MOST_STEPS
+    ]
     return tag(
         "section",
         tag("h4", f"Block {index}"),
-        scrolling(tag("div", equations, class_="equations"), f"Equation of block {index}"),
-        tag("p", said),
-        _shares(index, found),
-        details(f"Coefficients of block {index}", _terms(index, found), _strongest(index, found)),
+        tag("ul", bars, class_="shares") if bars else None,
+        _terms(index, found),
+        _strongest(index, found),
         class_="block",
     )
-
-
-def _shares(index: int, found: BlockDiagnosis) -> Markup:
-    """A bar for the block, one for random weights, and one for each step while they are few."""
-    steps = found.coefficients.steps
-    rows = [
-        ("all steps", found.coefficients.shares),
-        ("random", found.coefficients.random_shares),
-    ]
-    if 1 < len(steps) <= _MOST_STEPS:
-        rows += [(f"step {k}", _mean_shares(operators)) for k, operators in enumerate(steps)]
-    items = []
-    for label, shares in rows:
-        said = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items())
-        parts = [
-            tag("span", title=f"{kind} {share:.1%}", class_=f"k{k}", style=f"flex-grow:{share:.4f}")
-            for k, (kind, share) in enumerate(shares.items())
-        ]
-        bar = tag("span", parts, class_="stack", role="img", aria_label=said)
-        items.append(tag("li", tag("span", label, class_="name"), bar))
-    caption = f"Shares of the stencils of block {index}, beside those of random weights"
-    return tag("figure", tag("figcaption", caption), tag("ul", items, class_="shares"))
 
 
 def _mean_shares(operators: Sequence[OperatorCoefficients]) -> dict[str, float]:

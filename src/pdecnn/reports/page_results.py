@@ -7,8 +7,10 @@ from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from pdecnn.data.augmentation import cpu_generator
 from pdecnn.reports.charts import (
     Chart,
     channels_words,
@@ -16,10 +18,11 @@ from pdecnn.reports.charts import (
     distinct,
     rates_in_words,
 )
-from pdecnn.reports.html import Markup, details, draw_sample, join, scrolling, table, tag
+from pdecnn.reports.html import Markup, details, draw_sample, folded, join, scrolling, table, tag
 from pdecnn.reports.page_runs import PageRun
+from pdecnn.reports.page_summary import swatched
 from pdecnn.reports.svg import draw_chart, legend
-from pdecnn.runs.evaluation import Sample
+from pdecnn.runs.evaluation import SHOWN_IMAGES
 
 _COLUMNS = (
     ("epoch", "epoch", "{}"),
@@ -46,7 +49,7 @@ def draw_convergence(runs: Sequence[PageRun]) -> Markup:
         tag("div", [_panel(chart) for chart in charts], class_="charts"),
         legend(charts[-1]),
         [tag("p", _said(run, several=len(runs) > 1)) for run in runs],
-        [_numbers(run) for run in trained],
+        folded(_numbers(run) for run in trained),
     )
 
 
@@ -115,7 +118,46 @@ _NUM_SHADES = 8
 _SHORT = 3
 
 
-def draw_confusion(run: PageRun) -> Markup:
+def draw_classes(runs: Sequence[PageRun]) -> Markup:
+    """Of one run the confusion matrix; of several how good each is at every class, then those."""
+    if len(runs) == 1:
+        return _confusion(runs[0])
+    tested = [run for run in runs if run.test is not None]
+    groups: dict[tuple[str, ...], list[PageRun]] = {}
+    for run in tested:
+        groups.setdefault(tuple(run.class_names), []).append(run)
+    return tag(
+        "div",
+        [tag("p", f"{run.name}: ", no_test(run), class_="note") for run in runs if not run.test],
+        [_classes(group, names) for names, group in groups.items()],
+        folded(details(f"Confusion matrix of {run.name}", _confusion(run)) for run in tested),
+    )
+
+
+def _classes(runs: Sequence[PageRun], names: Sequence[str]) -> Markup:
+    """A row a class that some run gets wrong, the hardest first; the best run is strong."""
+    shares = [[(run.test or {})["per_class"][name] for run in runs] for name in names]
+    hard = [k for k in range(len(names)) if set(shares[k]) - {1, None}]
+    hard.sort(key=lambda k: sum(share or 0.0 for share in shares[k]))
+    rows = []
+    for k in hard[:_MOST_NUMBERED_CLASSES]:
+        best = max(share or 0.0 for share in shares[k])
+        told_apart = any(share != best for share in shares[k])
+        cells = [
+            tag("strong" if told_apart and share == best else "span", _share(share))
+            for share in shares[k]
+        ]
+        rows.append((tag("span", names[k], title=names[k]), *cells))
+    most = "" if len(rows) == len(hard) else f", the {len(rows)} hardest of them"
+    words = f"{len(hard)} of {len(names)} classes that some run gets wrong{most}:"
+    header = ("class", *(swatched(run) for run in runs))
+    listed = table(header, rows, caption="Accuracy of the runs in each class", class_="listed")
+    if not rows:
+        return tag("p", f"Every run is right in all {len(names)} classes.")
+    return tag("div", tag("p", words), listed)
+
+
+def _confusion(run: PageRun) -> Markup:
     """Which classes are taken for which.
 
     Up to 20 classes have a table with every count; up to 200 a map in shades; with more than 20
@@ -268,36 +310,22 @@ def _share(value: float | None) -> str:
     return "none there" if value is None else f"{value:.1%}"
 
 
-_NUM_BARS = 4
-
-
-def draw_predictions(run: PageRun) -> Markup:
-    """Images at random, the same for every run on a data set."""
-    if run.examination is None:
-        return tag("p", _without_weights(run), class_="note")
-    found, total = run.examination.shown, run.examination.evaluation.num_images
-    if not found.places:
-        return tag("p", f"No {run.subject}s are shown.", class_="note")
-    said = f"{len(found.places)} of {total:,} test {run.subject}s, drawn at random."
-    return tag("div", tag("p", said), _cards(found, run.class_names, run.subject))
-
-
-def draw_wrong(run: PageRun) -> Markup:
-    """What the network gets wrong, the most certain first."""
-    if run.examination is None:
-        return tag("p", _without_weights(run), class_="note")
-    found, number = run.examination.wrong, run.examination.num_wrong
-    if not number:
-        return tag("p", f"Every test {run.subject} is right.")
-    if not found.places:
-        said = f"{number:,} {run.subject}s are misclassified; none are shown."
-        return tag("p", said, class_="note")
-    shown = "All" if len(found.places) == number else f"{len(found.places)} of"
-    said = (
-        f"{shown} {number:,} misclassified {run.subject}s, those first that the network is surest "
-        f"of."
-    )
-    return tag("div", tag("p", said), _cards(found, run.class_names, run.subject))
+def draw_images(runs: Sequence[PageRun]) -> Markup:
+    """A row an image with a bar a run; of runs on different images a list for each."""
+    parts: list[object] = [
+        tag("p", f"{run.name}: " if len(runs) > 1 else None, _without_weights(run), class_="note")
+        for run in runs
+        if run.examination is None
+    ]
+    groups: dict[object, list[PageRun]] = {}
+    for run in runs:
+        if run.examination is not None:
+            groups.setdefault(run.test_images, []).append(run)
+    for group in groups.values():
+        title = ", ".join(run.name for run in group)
+        parts.append(tag("h3", title) if len(groups) > 1 else None)
+        parts.append(_images(group))
+    return tag("div", parts)
 
 
 def _without_weights(run: PageRun) -> str | Markup:
@@ -310,53 +338,76 @@ def _without_weights(run: PageRun) -> str | Markup:
     )
 
 
-def _cards(sample: Sample, names: list[str], subject: str) -> Markup:
-    cards, seen = [], channels_words(sample.images.shape[1:])
-    for k, place in enumerate(sample.places):
-        label, probabilities = int(sample.labels[k]), sample.probabilities[k].tolist()
-        predicted = int(sample.probabilities[k].argmax())
-        right = predicted == label
-        said = f"test {subject} {place}: {names[label]}"
-        mark = tag("span", "✓" if right else "✗", class_="good" if right else "bad")
-        verdict = [mark, tag("span", " right," if right else " wrong,", class_="unseen"), " true: "]
-        cards.append(
-            tag(
-                "li",
-                draw_sample(sample.images[k].numpy(), said),
-                tag(
-                    "div",
-                    tag("p", verdict, tag("b", names[label], title=names[label]), class_="truth"),
-                    _bars(probabilities, label, predicted, names),
-                    tag("p", ", ".join(filter(None, (f"no. {place}", seen))), class_="place"),
-                    class_="said",
-                ),
-            )
-        )
-    return tag("ul", cards, class_="cards")
+def _images(runs: Sequence[PageRun]) -> Markup:
+    """Those first on which the runs disagree, then those all get wrong, then others at random."""
+    found = [run.examination for run in runs if run.examination is not None]
+    labels, subject = found[0].labels, runs[0].subject
+    predicted = torch.stack([one.predicted for one in found])
+    disagreed = (predicted != predicted[0]).any(0)
+    wrong = (predicted != labels).all(0) & ~disagreed
+    # Surest first: there is most to be learned from what a network is sure of.
+    doubt = 1 - torch.stack([one.certainty for one in found]).nan_to_num().mean(0)
+    chance = torch.randperm(len(labels), generator=cpu_generator(SHOWN_IMAGES)) / len(labels)
+    rank = torch.where(disagreed, doubt, torch.where(wrong, 2 + doubt, 4 + chance))
+    chosen = torch.argsort(rank, stable=True)[: runs[0].num_images]
+    images = found[0].images[chosen].cpu() if len(chosen) else torch.empty(0)
+    rows = [
+        _row(runs, int(place), image.numpy())
+        for place, image in zip(chosen.tolist(), images, strict=True)
+    ]
+    said = f"Of {len(labels):,} test {subject}s "
+    if len(runs) > 1:
+        said += f"the runs disagree on {int(disagreed.sum()):,} and get "
+        said += f"{int(wrong.sum()):,} wrong in the same way. "
+    else:
+        said += f"{int(wrong.sum()):,} are misclassified. "
+    if not rows:
+        return tag("p", f"{said}None are shown.")
+    said += "These come first, the surest answers above; others are drawn at random. "
+    said += "Full bars are right answers, hatched ones wrong."
+    names = tag("p", [swatched(run) for run in runs], class_="legend") if len(runs) > 1 else None
+    class_ = "images several" if len(runs) > 1 else "images"
+    return tag("div", tag("p", said), names, tag("ul", rows, class_=class_))
 
 
-def _bars(probabilities: list[float], label: int, predicted: int, names: list[str]) -> Markup:
-    """The most probable classes, with the true one among them."""
-    order = sorted(range(len(names)), key=lambda k: -_finite(probabilities[k]))
-    shown = order[:_NUM_BARS]
-    if label not in shown:
-        shown = [*order[: _NUM_BARS - 1], label]
-    rows: list[Any] = []
-    for k in shown:
-        kind = "true" if k == label else "wrong" if k == predicted else "other"
-        share = _finite(probabilities[k])
-        bar = tag("span", class_=f"bar {kind}", style=f"--share:{100 * share:.1f}%")
-        name = tag("span", names[k], class_="name", title=names[k])
-        number = tag("span", _percent(probabilities[k]), class_="n")
-        rows.append(tag("li", name, tag("span", bar, class_="track"), number, class_=kind))
-    return tag("ol", rows, class_="bars")
+def _row(runs: Sequence[PageRun], place: int, image: NDArray[Any]) -> Markup:
+    """An image, its true class, and what each run takes it for."""
+    assert runs[0].examination is not None
+    name = runs[0].class_names[int(runs[0].examination.labels[place])]
+    words = ", ".join(filter(None, (f"no. {place}", channels_words(image.shape))))
+    return tag(
+        "li",
+        draw_sample(image, f"test {runs[0].subject} {place}: {name}"),
+        tag(
+            "div",
+            tag("p", tag("b", name, title=name), class_="truth"),
+            tag("p", words, class_="place"),
+        ),
+        tag("div", [_answer(run, place) for run in runs], class_="answers"),
+    )
 
 
-def _finite(value: float) -> float:
-    return value if isfinite(value) else 0.0
+def _answer(run: PageRun, place: int) -> Markup:
+    """A bar as long as the run is sure, and the class it is sure of."""
+    found = run.examination
+    assert found is not None
+    predicted, certainty = int(found.predicted[place]), float(found.certainty[place])
+    right = predicted == int(found.labels[place])
+    name = run.class_names[predicted]
+    share = 100 * certainty if isfinite(certainty) else 0.0
+    bar = tag("span", class_="bar right" if right else "bar wrong", style=f"--share:{share:.1f}%")
+    mark = tag("span", "✓" if right else "✗", class_="good" if right else "bad")
+    spoken = tag("span", f" {run.name}: {'right' if right else 'wrong'}, ", class_="unseen")
+    truth = None if right else f", {_percent(float(found.truth[place]))} for the truth"
+    said = [mark, spoken, " ", tag("b", name, title=name), f" {_percent(certainty)}", truth]
+    return tag(
+        "div",
+        tag("span", bar, class_="track"),
+        tag("p", said),
+        class_=f"answer c{run.place % 6}",
+        title=run.name,
+    )
 
 
 def _percent(value: float) -> str:
-    if not isfinite(value):
-        return "not finite"
-    return f"{value:.1%}"
+    return f"{value:.1%}" if isfinite(value) else "not finite"

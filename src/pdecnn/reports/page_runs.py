@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
 from pdecnn.runs.evaluation import Examination, examine
-from pdecnn.runs.preparation import make_run_task
+from pdecnn.runs.preparation import refuse_without_classes
 from pdecnn.runs.runs import (
     ENVIRONMENT,
     TIME_LIMIT,
@@ -54,11 +54,22 @@ class PageRun:
     """What `pdecnn certify` recorded for these weights."""
     attacks: list[RecordedAttack]
     """What `pdecnn attack` recorded for them."""
+    data: Path | None
+    """Where its data lie, if they are not built in."""
+    num_images: int
+    """How many of them are shown."""
 
     @property
     def subject(self) -> str:
         """What its samples are, a `RunConfig.subject`."""
         return self.config.subject
+
+    @property
+    def test_images(self) -> tuple[str, str, Path | None] | None:
+        """Equal for runs that were tested on the same images; None: it was not tested."""
+        if self.examination is None:
+            return None
+        return self.examination.test_set, self.config.data.name, self.data
 
     @property
     def test(self) -> dict[str, Any] | None:
@@ -116,14 +127,10 @@ def read_page_runs(
         raise ConfigError(f"weights must be one of {', '.join(WEIGHTS)}, found {weights!r}")
     runs = [Run(folder) for folder in folders]
     for run in runs:
-        if not make_run_task(run.config).has_classes:
-            raise ConfigError(
-                f"{run.folder} has an answer for each pixel, and pages show classes; look at its "
-                f"figures, or use `pdecnn evaluate`"
-            )
+        refuse_without_classes(run.folder, run.config)
     places = _data_of(runs, data)
-    found = []
-    for place, (run, name) in enumerate(zip(runs, _names(runs), strict=True)):
+    found: list[PageRun] = []
+    for place, (run, name) in enumerate(zip(runs, names_of(runs), strict=True)):
         metrics, summary = read_metrics(run), read_summary(run)
         measured: dict[str, Any] = {
             "examination": None,
@@ -134,27 +141,28 @@ def read_page_runs(
             where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
             _check_data(run, places[place])
             say(f"{name}: test {run.config.subject}s")
-            measured |= _examined(run, num_images, where)
+            measured |= _examined(run, where)
             measured |= (
                 _diagnosed(run, partial(_say_of, say, name), where) if diagnosis else _LEFT_OUT
             )
-        found.append(
-            PageRun(
-                name=name,
-                place=place,
-                folder=run.folder,
-                config=run.config,
-                metrics=metrics,
-                summary=summary,
-                environment=_read_environment(run.folder / ENVIRONMENT),
-                seconds=read_seconds(run, len(metrics)),
-                num_ranks=run.num_ranks,
-                weights=weights,
-                certificate=read_certificate(run.folder, weights),
-                attacks=read_attacks(run.folder, weights, pairs=num_images > 0),
-                **measured,
-            )
+        made = PageRun(
+            name=name,
+            place=place,
+            folder=run.folder,
+            data=places[place] or _path(run.config.data.folder),
+            config=run.config,
+            metrics=metrics,
+            summary=summary,
+            environment=_read_environment(run.folder / ENVIRONMENT),
+            seconds=read_seconds(run, len(metrics)),
+            num_ranks=run.num_ranks,
+            weights=weights,
+            certificate=read_certificate(run.folder, weights),
+            attacks=read_attacks(run.folder, weights, pairs=num_images > 0),
+            num_images=num_images,
+            **measured,
         )
+        found.append(_sharing_images(made, found))
     return found
 
 
@@ -164,10 +172,10 @@ _LEFT_OUT = {
 }
 
 
-def _examined(run: Run, num_images: int, where: dict[str, Any]) -> dict[str, Any]:
+def _examined(run: Run, where: dict[str, Any]) -> dict[str, Any]:
     """The test, or why none could be made: what is recorded is worth a page all the same."""
     try:
-        return {"examination": examine(run, num_images=num_images, **where)}
+        return {"examination": examine(run, **where)}
     except DivergedError as error:
         return {"notice": str(error)}
 
@@ -186,11 +194,24 @@ def _diagnosed(run: Run, say: Callable[[str], None], where: dict[str, Any]) -> d
         return {"diagnosis": None, "diagnosis_missing": f"It could not be made: {error}."}
 
 
+def _sharing_images(run: PageRun, others: Sequence[PageRun]) -> PageRun:
+    """The run with the images of another that was tested on the same: one copy is enough."""
+    for other in others:
+        if run.examination and other.examination and run.test_images == other.test_images:
+            images = other.examination.images
+            return replace(run, examination=replace(run.examination, images=images))
+    return run
+
+
+def _path(folder: str | None) -> Path | None:
+    return None if folder is None else Path(folder)
+
+
 def _say_of(say: Callable[[str], None], name: str, text: str) -> None:
     say(f"{name}: {text}")
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def names_of(runs: Sequence[Run]) -> list[str]:
     """The names of the folders, or the paths of those that have one name; no run twice."""
     resolved = [run.folder.resolve() for run in runs]
     for k, path in enumerate(resolved):

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from pdecnn.data.registry import OWN
 from pdecnn.reports.html import Markup, definitions, details, table, tag
 from pdecnn.reports.page_runs import PageRun
-from pdecnn.runs.config import GROUPS
+from pdecnn.runs.config import GROUPS, RunConfig
 from pdecnn.runs.runs import TIME_LIMIT
 
 _STOPPED = {
@@ -17,20 +18,85 @@ _STOPPED = {
 }
 
 
+class Shown(Protocol):
+    """What every page says of a run."""
+
+    @property
+    def name(self) -> str:
+        """The folder's name, or its path where two have the same name."""
+
+    @property
+    def place(self) -> int:
+        """From 0: its colour."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+
+    @property
+    def config(self) -> RunConfig:
+        """Its settings."""
+
+
 def draw_summary(runs: Sequence[PageRun]) -> Markup:
-    """A card for each run; of several a table first, and what must not be compared."""
-    parts: list[object] = []
-    if len(runs) > 1:
-        parts += [_comparison(runs), [tag("p", text, class_="warning") for text in _limits(runs)]]
+    """What came of the runs: what they share once, what differs as a table, and warnings."""
+    several = len(runs) > 1
+    warnings = [
+        tag("p", tag("b", f"{run.name}: ") if several else None, text, class_="warning")
+        for run in runs
+        for text in _remarks(run)
+    ]
+    if several:
+        warnings += [tag("p", text, class_="warning") for text in _limits(runs)]
+    facts = draw_facts(
+        runs, [_facts(run) for run in runs], always="test accuracy", warnings=warnings
+    )
+    return tag("div", None if several else _hero(runs[0]), facts)
+
+
+def draw_facts(
+    runs: Sequence[Shown],
+    facts: Sequence[dict[str, str | None]],
+    *,
+    always: str,
+    warnings: Sequence[Markup] = (),
+) -> Markup:
+    """What differs as a table, with one fact `always` among it; then what the runs share."""
+    several = len(runs) > 1
+    differing = [name for name in facts[0] if name == always or not _shared(facts, name)]
+    shared = [(name, value) for name, value in facts[0].items() if name not in differing]
+    if not several:
+        shared += [("recipe", runs[0].config.recipe), ("run", str(runs[0].folder))]
     return tag(
-        "div", parts, tag("div", [_card(run, several=len(runs) > 1) for run in runs], class_="runs")
+        "div",
+        _table_of(runs, facts, differing) if several else None,
+        warnings,
+        tag("p", "All runs", class_="shared") if several else None,
+        definitions(shared),
     )
 
 
-def run_heading(run: PageRun, level: str = "h3") -> Markup:
+def _shared(facts: Sequence[dict[str, str | None]], name: str) -> bool:
+    return all(one[name] == facts[0][name] for one in facts)
+
+
+def _table_of(
+    runs: Sequence[Shown], facts: Sequence[dict[str, str | None]], differing: Sequence[str]
+) -> Markup:
+    """A row a run, a column for each fact in which they differ."""
+    rows = [
+        (swatched(run), *(fact[name] or "-" for name in differing))
+        for run, fact in zip(runs, facts, strict=True)
+    ]
+    num_names = 1 + sum(name in _WORDS for name in differing)
+    header = ("run", *differing)
+    return table(header, rows, num_names=num_names, caption="The runs side by side")
+
+
+def swatched(run: Shown) -> Markup:
     """The name of a run with its colour."""
     swatch = tag("span", class_=f"swatch c{run.place % 6}", aria_hidden="true")
-    return tag(level, swatch, run.name, class_="run")
+    return tag("span", swatch, run.name, class_="run", title=str(run.folder))
 
 
 def status(run: PageRun) -> str:
@@ -40,18 +106,6 @@ def status(run: PageRun) -> str:
         return _STOPPED.get(stopped, f"finished: {stopped}")
     done, all_epochs = len(run.metrics), run.config.training.epochs
     return f"not finished: {done} of {all_epochs} epochs"
-
-
-def _card(run: PageRun, *, several: bool) -> Markup:
-    state = tag("p", status(run), class_="status" if run.is_finished else "status warning")
-    return tag(
-        "article",
-        run_heading(run) if several else None,
-        state,
-        _hero(run),
-        _remark(run),
-        _facts(run),
-    )
 
 
 def _hero(run: PageRun) -> Markup | None:
@@ -64,84 +118,62 @@ def _hero(run: PageRun) -> Markup | None:
     return tag("p", tag("strong", f"{test['accuracy']:.2%}"), " ", tag("span", said), class_="hero")
 
 
-def _remark(run: PageRun) -> Markup | None:
+def _remarks(run: PageRun) -> Iterator[str]:
     """Where the numbers come from, if that is not what one expects."""
+    if not run.is_finished:
+        yield f"{status(run)}."
     if run.notice is not None:
         left = "" if run.summary is None else " The figures are those it was left with."
-        return tag("p", f"{run.notice}.{left}", class_="warning")
-    if run.examination is None:
-        if run.summary is None:
-            return tag("p", f"It has no {run.weights} weights yet.", class_="warning")
-        text = f"No {run.weights} weights are in the run: the figures are those it was left with."
-        return tag("p", text, class_="warning")
-    if run.summary is None or run.weights != "best":
-        return None
-    before, now = run.summary["test"]["accuracy"], run.examination.evaluation.accuracy
-    if before == now:
-        return None
-    text = (
-        f"At its end the run itself measured {before:.2%}; the figures here were measured anew, "
-        f"on another device or with other versions."
-    )
-    return tag("p", text, class_="warning")
+        yield f"{run.notice}.{left}"
+    elif run.examination is None and run.summary is None:
+        yield f"It has no {run.weights} weights yet."
+    elif run.examination is None:
+        yield f"No {run.weights} weights are in the run: the figures are those it was left with."
+    elif run.summary is not None and run.weights == "best":
+        before, now = run.summary["test"]["accuracy"], run.examination.evaluation.accuracy
+        if before != now:
+            yield (
+                f"At its end the run itself measured {before:.2%}; the figures here were measured "
+                f"anew, on another device or with other versions."
+            )
 
 
-def _facts(run: PageRun) -> Markup:
+_WORDS = ("data", "network", "status")
+"""Facts that are no numbers: first in the table."""
+
+
+def _facts(run: PageRun) -> dict[str, str | None]:
+    """All that is said of a run in a word or two, under the same names for every run."""
     config, test = run.config, run.test or {}
     network, training = config.network, config.training
     hardware = _part(run.environment, "hardware")
     versions = _part(run.environment, "versions")
-    device = hardware.get("gpu") or hardware.get("processor") or "unknown"
-    channels = ", ".join(map(str, network.channels))
-    steps = ", ".join(dict.fromkeys(map(str, network.block_num_steps)))
     levels = f" in {training.num_levels} levels" if training.num_levels > 1 else ""
-    integrator = network.resolved_integrator.name.replace("_", " ")
-    return definitions(
-        (
-            ("test loss", _loss(test) if test else None),
-            ("balanced accuracy", _percent(test.get("balanced_accuracy"))),
-            ("best validation", _best(run)),
-            ("data", _data(run)),
-            ("network", f"{network.layer} layers, {integrator}, {steps} steps a block"),
-            ("channels", channels),
-            ("weights", _num_weights(run)),
-            ("training", f"{len(run.metrics)} of {training.epochs} epochs{levels}"),
-            ("time", duration(run.seconds)),
-            ("processes", str(run.num_ranks) if run.num_ranks > 1 else None),
-            ("hardware", str(device)),
-            (
-                "versions",
-                f"pdecnn {versions.get('pdecnn', '?')}, torch {versions.get('torch', '?')}",
-            ),
-            ("commit", str(run.environment.get("commit") or "unknown")[:12]),
-            ("recipe, seed", f"{config.recipe}, {config.seed}"),
-            ("run", str(run.folder)),
-        )
-    )
+    return {
+        "data": _data(run),
+        "network": network_words(config),
+        "status": status(run),
+        "test accuracy": _percent(test.get("accuracy")) or "not tested",
+        "test loss": _loss(test) if test else None,
+        "balanced accuracy": _percent(test.get("balanced_accuracy")),
+        "best validation": _best(run),
+        "steps a block": ", ".join(dict.fromkeys(map(str, network.block_num_steps))),
+        "channels": ", ".join(map(str, network.channels)),
+        "weights": _num_weights(run),
+        "epochs": f"{len(run.metrics)} of {training.epochs}{levels}",
+        "time": duration(run.seconds),
+        "processes": str(run.num_ranks) if run.num_ranks > 1 else None,
+        "seed": str(config.seed),
+        "hardware": str(hardware.get("gpu") or hardware.get("processor") or "unknown"),
+        "versions": f"pdecnn {versions.get('pdecnn', '?')}, torch {versions.get('torch', '?')}",
+        "commit": str(run.environment.get("commit") or "unknown")[:12],
+    }
 
 
-def _comparison(runs: Sequence[PageRun]) -> Markup:
-    header = (
-        "run", "data", "test accuracy", "loss", "balanced", "best validation", "weights",
-        "epochs", "time",
-    )  # fmt: skip
-    rows = []
-    for run in runs:
-        test: dict[str, Any] = run.test or {}
-        rows.append(
-            (
-                [tag("span", class_=f"swatch c{run.place % 6}", aria_hidden="true"), run.name],
-                run.config.data.name,
-                _percent(test.get("accuracy")) or "not tested",
-                _loss(test) if test else "-",
-                _percent(test.get("balanced_accuracy")) or "-",
-                _percent(None if run.best is None else run.best["validation_accuracy"]) or "-",
-                _num_weights(run) or "-",
-                str(len(run.metrics)),
-                duration(run.seconds),
-            )
-        )
-    return table(header, rows, num_names=2, caption="The runs side by side")
+def network_words(config: RunConfig) -> str:
+    """Its layers and its integrator."""
+    integrator = config.network.resolved_integrator.name.replace("_", " ")
+    return f"{config.network.layer} layers, {integrator}"
 
 
 def _limits(runs: Sequence[PageRun]) -> list[str]:
@@ -168,9 +200,6 @@ def _limits(runs: Sequence[PageRun]) -> list[str]:
             f"The runs hold out different validation {runs[0].subject}s (by their seeds or "
             f"fractions): validation accuracies differ for that alone."
         )
-    unfinished = [run.name for run in runs if not run.is_finished]
-    if unfinished:
-        said.append(f"Not finished: {', '.join(unfinished)}. Compare finished runs.")
     return said
 
 
@@ -212,7 +241,7 @@ def _best(run: PageRun) -> str | None:
         return None
     accuracy, epoch = run.best["validation_accuracy"], run.best["epoch"]
     if accuracy is None:
-        return f"none: no selection, the weights are those of epoch {epoch}, the last"
+        return f"none, the weights are those of epoch {epoch}"
     return f"{accuracy:.2%} in epoch {epoch}"
 
 
@@ -230,21 +259,22 @@ def _num_weights(run: PageRun) -> str | None:
     return None if run.summary is None else f"{run.summary['num_weights']:,}"
 
 
-def draw_config(runs: Sequence[PageRun]) -> Markup:
+def draw_config(runs: Sequence[Shown]) -> Markup:
     """What differs, of several runs; and every setting, which `--set` takes by its name."""
     configs = [dict(_settings(run.config.to_dict())) for run in runs]
     keys = list(dict.fromkeys(key for config in configs for key in config))
     rows = [(key, [config.get(key) for config in configs]) for key in keys]
     header = ["setting", *(["value"] if len(runs) == 1 else [run.name for run in runs])]
+    every = details("All settings", tag("div", _grouped(header, rows), class_="groups"))
     if len(runs) == 1:
-        return tag("div", _grouped(header, rows), class_="groups")
+        return every
     differing = [row for row in rows if any(value != row[1][0] for value in row[1])]
     said = f"{len(differing)} of {len(rows)} settings differ."
     return tag(
         "div",
         tag("p", said if differing else "The runs have the same settings."),
         _table(header, differing, "Settings that differ") if differing else None,
-        details("All settings", _grouped(header, rows)),
+        every,
     )
 
 

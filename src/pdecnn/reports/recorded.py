@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors import torch as safetensors
 
 from pdecnn.errors import CheckpointError, quoted
@@ -166,6 +166,21 @@ def read_predictions(run: Run, num_classes: int) -> dict[str, NDArray[Any]]:
     with named(path):
         _check_predictions(predictions, num_classes)
     return predictions
+
+
+def read_answers(run: Run, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """What goes in, what comes out and what is wanted, (n, channels, *spatial) each."""
+    path = run.folder / PREDICTIONS
+    try:
+        with safe_open(path, framework="np") as file:
+            found = {name: file.get_tensor(name) for name in columns}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); {AGAIN}") from error
+    with named(path):
+        shapes = {(len(array), *array.shape[2:]) for array in found.values()}
+        if len(shapes) > 1:
+            raise ValueError(f"shapes {sorted(shapes)}")
+    return found
 
 
 def _check_predictions(predictions: dict[str, NDArray[Any]], num_classes: int) -> None:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from math import ceil, inf, isfinite, log10, nan
+from math import ceil, isfinite, log10, nan
 from typing import Any
 
 import matplotlib.style
@@ -15,7 +15,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from pdecnn.reports.charts import Chart, Series
+from pdecnn.reports.charts import Chart, Series, percent_range
 
 # A dark blue and a light orange: told apart by every kind of eye, and in grey by their lightness.
 BLUE, ORANGE, GREY, LIGHT_GREY = "#004F8C", "#E8850C", "#8C8C8C", "#C8C8C8"
@@ -137,27 +137,23 @@ def _plot_curve(axes: Axes, curve: Series, *, points: bool) -> None:
 
 
 def _scale(axes: Axes, chart: Chart) -> None:
-    """A faint grid; percent, decades or numbers from zero on."""
+    """A faint grid; percent, decades or numbers."""
     axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
     axes.set_axisbelow(True)
     if chart.whole:
         axes.xaxis.set_major_locator(
             MaxNLocator(6, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
         )
+    axes.set_ylim(*chart.y_range)
     if chart.percent:
-        scale_accuracy(axes)
-        return
-    low, high = axes.dataLim.intervaly
-    if chart.level is not None:
-        low, high = min(low, chart.level), max(high, chart.level)
-    if chart.is_log:
+        _write_percent(axes)
+    elif chart.is_log:
+        low, high = chart.y_range
         axes.set_yscale("log")
         subs = (1, 2, 5) if log10(high / low) < 3 else (1,)
         axes.yaxis.set_major_locator(LogLocator(subs=subs))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-    elif -inf < low <= high < inf:
-        axes.set_ylim(min(0.0, 1.1 * low), 1.1 * high or 1.0)
 
 
 def _widen(axes: Axes) -> None:
@@ -182,11 +178,10 @@ def scale_epochs(axes: Axes, epochs: Sequence[int]) -> None:
 def scale_accuracy(axes: Axes) -> None:
     """A vertical axis in percent around what is drawn."""
     axes.set_ylabel("accuracy")
-    low, high = axes.dataLim.intervaly
-    # A tenth at least, so that a small difference does not look like a wide gap; and nothing
-    # beyond 0 and 100 % but for half a marker.
-    middle, reach = (low + high) / 2, 0.6 * max(high - low, 0.1)
-    margin = 0.05 * reach
-    axes.set_ylim(max(middle - reach, -margin), min(middle + reach, 1 + margin))
+    axes.set_ylim(*percent_range(tuple(axes.dataLim.intervaly)))
+    _write_percent(axes)
+
+
+def _write_percent(axes: Axes) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}%"))

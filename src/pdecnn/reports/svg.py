@@ -56,23 +56,6 @@ def padded(low: float, high: float) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def percent_range(values: Sequence[float]) -> tuple[float, float]:
-    """A tenth at least, and not beyond 0 and 100 % but for half a marker."""
-    low, high = min(values), max(values)
-    middle, reach = (low + high) / 2, 0.6 * max(high - low, 0.1)
-    return max(middle - reach, -0.02 * reach), min(middle + reach, 1 + 0.06 * reach)
-
-
-def value_range(values: Sequence[float], *, log: bool) -> tuple[float, float]:
-    """From zero, unless there are negative numbers or decades."""
-    low, high = min(values), max(values)
-    if log:
-        return low / 1.2, high * 1.2
-    if low >= 0:
-        return 0.0, 1.08 * high or 1.0
-    return padded(low, high)
-
-
 def plane_range(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
     """With zero in it, and wide enough that rounding does not look like a cloud."""
     low, high = min(0.0, *values), max(0.0, *values)
@@ -94,15 +77,15 @@ def draw_chart(chart: Chart) -> Markup:
         said = "none" if chart.plane else "no finite numbers"
         return tag("p", f"{chart.title}: {said}.", class_="note")
     xs = [x for curve in chart.series for _, x, _ in curve.points]
-    ys = [y for curve in chart.series for _, _, y in curve.points]
-    ys += [] if chart.level is None else [chart.level]
     if chart.plane:
+        ys = [y for curve in chart.series for _, _, y in curve.points]
         horizontal, (low, high) = plane_range(xs, ys), plane_range(ys, xs)
     else:
         horizontal = padded(min(xs), max(xs))
-        low, high = percent_range(ys) if chart.percent else value_range(ys, log=chart.is_log)
-    across = Axis(*horizontal, _LEFT, WIDTH - _RIGHT, log=False)
+        low, high = chart.y_range
     up = Axis(low, high, HEIGHT - _BOTTOM, _TOP, log=chart.is_log)
+    longest = max((len(_written(value, chart)) for value in up.ticks()), default=0)
+    across = Axis(*horizontal, max(_LEFT, 26 + 7 * longest), WIDTH - _RIGHT, log=False)
     parts: list[object] = [_frame(across, up, chart)]
     parts += [_rule(across(x), _TOP, across(x), HEIGHT - _BOTTOM, "rule") for x in chart.lines]
     if chart.plane:
@@ -111,7 +94,7 @@ def draw_chart(chart: Chart) -> Markup:
             dots = "".join(f"M{across(x):g} {up(y):g}h0" for _, x, y in curve.points)
             parts.append(tag("path", d=dots, class_=f"dots c{curve.colour}"))
     elif chart.level is not None:
-        parts.append(_rule(_LEFT, up(chart.level), WIDTH - _RIGHT, up(chart.level), "level"))
+        parts.append(_rule(across.begin, up(chart.level), across.end, up(chart.level), "level"))
     if not chart.plane:
         parts += [_curve(curve, across, up, chart) for curve in chart.drawn]
     return tag(
@@ -142,24 +125,27 @@ def legend(chart: Chart) -> Markup:
 
 
 def _frame(across: Axis, up: Axis, chart: Chart) -> list[Markup]:
+    left, right = across.begin, across.end
     bottom, middle = HEIGHT - _BOTTOM, (_TOP + HEIGHT - _BOTTOM) / 2
     parts = []
     for value in up.ticks():
         y = up(value)
-        parts.append(_rule(_LEFT, y, WIDTH - _RIGHT, y, "grid"))
-        parts.append(
-            _text(_LEFT - 6, y + 4, f"{100 * value:g}%" if chart.percent else f"{value:g}", "end")
-        )
+        parts.append(_rule(left, y, right, y, "grid"))
+        parts.append(_text(left - 6, y + 4, _written(value, chart), "end"))
     for value in across.ticks(chart.whole):
         parts.append(_rule(across(value), bottom, across(value), bottom + 4, "axis"))
         parts.append(_text(across(value), bottom + 16, f"{value:g}", "middle"))
-    parts.append(_rule(_LEFT, bottom, WIDTH - _RIGHT, bottom, "axis"))
-    parts.append(_text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 5, chart.x_label, "middle"))
+    parts.append(_rule(left, bottom, right, bottom, "axis"))
+    parts.append(_text((left + right) / 2, HEIGHT - 5, chart.x_label, "middle"))
     turned = f"rotate(-90 12 {middle:g})"
     parts.append(
         tag("text", chart.y_label, x="12", y=f"{middle:g}", class_="middle", transform=turned)
     )
     return parts
+
+
+def _written(value: float, chart: Chart) -> str:
+    return f"{100 * value:g}%" if chart.percent else f"{value:g}"
 
 
 def _curve(curve: Series, across: Axis, up: Axis, chart: Chart) -> Markup:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.arrays import SAMPLES, read_samples, samples_of
-from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_file import SUFFIXES, read_image, write_image, write_label_image
-from pdecnn.data.image_set import ImageSet
+from pdecnn.data.image_set import ImageSet, StoredImages
 from pdecnn.data.sound_file import SOUNDS
 from pdecnn.data.sounds import read_wave
 from pdecnn.data.volumes import SUFFIXES as VOLUMES
@@ -33,7 +32,7 @@ from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_weights
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.preparation import make_run_task, read_splits
+from pdecnn.runs.preparation import make_run_task, read_splits, refuse_without_classes
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import Run
 
@@ -186,11 +185,8 @@ def read_run(
     if split not in SPLITS:
         raise ConfigError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
     config = run.config
-    if not any_task and not make_run_task(config).has_classes:
-        raise ConfigError(
-            f"{run.folder} is a {config.task.name} at each pixel, and this needs a class for each "
-            f"image; use `pdecnn evaluate` and `pdecnn predict`"
-        )
+    if not any_task:
+        refuse_without_classes(run.folder, config)
     if data is not None:
         config = replace(config, data=replace(config.data, folder=str(data)))
     network = read_weights(run, weights)
@@ -393,29 +389,21 @@ def _fitting(network: Network, samples: Tensor, path: str) -> Tensor:
     return samples
 
 
-class Sample(NamedTuple):
-    """Some test images and what the network says of them."""
-
-    places: list[int]
-    """Where they stand in the test set, from 0."""
-    images: Tensor
-    """As the data has them, (n, channels, *spatial)."""
-    labels: Tensor
-    probabilities: Tensor
-    """(n, classes)."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Examination:
-    """The network of a run on all test images, and some of them to look at."""
+    """The network of a run on all test images."""
 
     evaluation: Evaluation
     class_names: tuple[str, ...]
-    shown: Sample
-    """At random, the same for every run on a data set."""
-    wrong: Sample
-    """Those it is most certain of and wrong about."""
-    num_wrong: int
+    images: Tensor | StoredImages
+    """As the data has them, (n, channels, *spatial)."""
+    labels: Tensor
+    predicted: Tensor
+    """The most probable class of each image."""
+    certainty: Tensor
+    """Its probability."""
+    truth: Tensor
+    """The probability of the true class."""
     test_set: str
     """Equal for runs with the same test labels and classes, whose accuracies can be compared."""
 
@@ -426,9 +414,8 @@ def examine(
     data: str | Path | None = None,
     weights: str = "best",
     device: str = "auto",
-    num_images: int = 12,
 ) -> Examination:
-    """Score all test images and keep up to `num_images` at random and as many wrong ones."""
+    """Score all test images and keep what the network says of each."""
     where = resolve_device(device)
     network, test, training = read_run(open_run(run), data, weights=weights)
     scores = class_scores(
@@ -437,26 +424,18 @@ def examine(
         batch_size=training.evaluation_batch_size,
         precision=training.precision,
     )
-    evaluation = evaluate_network(network, test, score=lambda poll: scores)
-    probabilities = scores.double().softmax(1).cpu()
-    predicted, labels = scores.argmax(1).cpu(), test.labels.cpu()
-    wrong = (predicted != labels).nonzero()[:, 0]
-    certainty = probabilities[wrong, predicted[wrong]].nan_to_num()
-    wrong = wrong[torch.argsort(certainty, descending=True, stable=True)]
-    shown = torch.randperm(len(test), generator=cpu_generator(SHOWN_IMAGES))
+    probabilities, labels = scores.double().softmax(1).cpu(), test.labels.cpu()
+    predicted = scores.argmax(1).cpu()
     return Examination(
-        evaluation=evaluation,
+        evaluation=evaluate_network(network, test, score=lambda poll: scores),
         class_names=test.class_names,
-        shown=_sample(test, probabilities, shown[:num_images]),
-        wrong=_sample(test, probabilities, wrong[:num_images]),
-        num_wrong=len(wrong),
+        images=test.images,
+        labels=labels,
+        predicted=predicted,
+        certainty=probabilities.gather(1, predicted[:, None])[:, 0],
+        truth=probabilities.gather(1, labels[:, None])[:, 0],
         test_set=_digest(labels, test.class_names),
     )
-
-
-def _sample(test: ImageSet, probabilities: Tensor, places: Tensor) -> Sample:
-    images, labels = test.images[places].cpu(), test.labels.cpu()[places]
-    return Sample(places.tolist(), images, labels, probabilities[places])
 
 
 def _digest(labels: Tensor, class_names: Sequence[str]) -> str:

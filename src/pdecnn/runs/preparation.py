@@ -165,6 +165,15 @@ def make_run_task(config: RunConfig, *, noise: float | None = None) -> AbstractT
     return make_task(config.task, noise=levels)
 
 
+def refuse_without_classes(run: object, config: RunConfig) -> None:
+    """Refuse a run whose samples have no classes where those are needed."""
+    if not make_run_task(config).has_classes:
+        raise ConfigError(
+            f"{run} has an answer for each pixel, and this needs a class for each image; use "
+            f"`pdecnn evaluate {run}`, or `pdecnn predict {run} FILE --output DIR`"
+        )
+
+
 def make_network(config: RunConfig, train: ImageSet) -> Network:
     """A fresh network for the first level, its weights drawn from the seed alone."""
     network = config.network

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pdecnn.errors import ConfigError, DataError
-from pdecnn.explorer.answers import MOST_NOISE, Explorer
+from pdecnn.explorer.answers import MOST_NOISE, Explorer, describe, explore_together
 from pdecnn.explorer.frames import compute_trajectory
 from tests.explorers import CLASS_NAMES, decoded, make_subject, png, step_between_levels
 
@@ -27,7 +27,7 @@ def test_every_kind_of_network_has_all_answers(dynamics, dimension):
     dtype = torch.uint8 if dimension == 2 else torch.float32
     explorer = Explorer(make_subject(dynamics, dimension=dimension, dtype=dtype))
     answers = [
-        explorer.describe(),
+        describe([explorer]),
         explorer.sample("1"),
         explorer.noise("1", 0.5),
         explorer.frame("1", 1, 3),
@@ -67,12 +67,15 @@ def test_the_description(explorer):
     assert "wave equation" in found["equation"]
     assert found["class_names"] == CLASS_NAMES
     assert found["num_weights"] == explorer.subject.network.num_weights > 0
+    assert not found["never_expands"]
     assert found["blocks"] == [
         {"integrator": "verlet", "num_steps": 3, "times": [0.0, 0.5, 1.0, 1.5], "reversible": True}
     ] * len(explorer.blocks)
+    whole = describe([explorer])
+    assert whole["networks"] == [found]
     # One of each class, then the others.
-    assert [entry["sample"] for entry in found["examples"]] == ["2", "3", "0", "4", "1", "5"]
-    first = found["examples"][0]
+    assert [entry["sample"] for entry in whole["examples"]] == ["2", "3", "0", "4", "1", "5"]
+    first = whole["examples"][0]
     assert first["label"] == "circle"
     assert close(first["picture"], explorer.subject.pixels(2) / 255)
 
@@ -98,16 +101,18 @@ def test_a_frame_is_the_state_on_the_scale_of_its_block(explorer, step):
 
 def test_noise_is_a_share_of_the_samples_deviation_and_always_the_same(explorer):
     clean = explorer.subject.pixels(0) / 255
-    noise = explorer._pixels("0", 0.5) - clean
+    noise = explorer.inputs.pixels("0", 0.5) - clean
     assert float(noise.std() / clean.std()) == pytest.approx(0.5, rel=0.15)
-    torch.testing.assert_close(explorer._pixels("0", 1.0) - clean, 2 * noise)
-    assert not torch.equal(explorer._pixels("1", 0.5) - explorer.subject.pixels(1) / 255, noise)
+    torch.testing.assert_close(explorer.inputs.pixels("0", 1.0) - clean, 2 * noise)
+    assert not torch.equal(
+        explorer.inputs.pixels("1", 0.5) - explorer.subject.pixels(1) / 255, noise
+    )
 
 
 def test_a_noisy_trajectory_and_its_difference(explorer):
     network = explorer.subject.network
     clean = compute_trajectory(network, explorer.subject.pixels(0))
-    noisy = compute_trajectory(network, explorer._pixels("0", 0.3))
+    noisy = compute_trajectory(network, explorer.inputs.pixels("0", 0.3))
     found = explorer.noise("0", 0.3)
     assert found["probabilities"] == pytest.approx(noisy.probabilities)
     apart = noisy.features(explorer.blocks[0], 0)[2] - clean.features(explorer.blocks[0], 0)[2]
@@ -125,14 +130,47 @@ def test_no_noise_is_no_difference(explorer):
     assert found["probabilities"] == explorer.sample("0")["probabilities"]
 
 
-def test_reversal_shows_input_recovered_and_difference(explorer):
-    found = explorer.reverse("0", 1)
+@pytest.mark.parametrize("step", [0, 2])
+def test_reversal_shows_the_way_out_the_way_back_and_their_difference(explorer, step):
+    found = explorer.reverse("0", 1, step)
     wanted = compute_trajectory(explorer.subject.network, explorer.subject.pixels(0))
+    features = wanted.features(explorer.blocks[1], 1)[step][0]
     scale = found["expected"]["high"]
-    assert close(found["expected"], wanted.inputs[1][0].clamp(-scale, scale))
-    assert close(found["recovered"], wanted.inputs[1][0].clamp(-scale, scale))
-    assert 0 <= found["error"] < 1e-5
+    assert close(found["expected"], features.clamp(-scale, scale))
+    assert close(found["recovered"], features.clamp(-scale, scale))
+    assert len(found["errors"]) == 4
+    assert found["errors"][-1] == 0  # where the way back begins
+    assert 0 <= max(found["errors"]) < 1e-5
     assert found["difference"]["high"] < 1e-4
+
+
+def test_heat_misses_more_the_longer_it_goes_back():
+    errors = Explorer(make_subject("parabolic")).reverse("0", 0)["errors"]
+    assert errors[-1] == 0
+    assert all(later < earlier for earlier, later in pairwise(errors))
+
+
+def test_roughness_is_the_share_of_differences(explorer):
+    found = explorer.sample("0")["blocks"][1]["roughness"]
+    wanted = compute_trajectory(explorer.subject.network, explorer.subject.pixels(0))
+    features = wanted.features(explorer.blocks[1], 1)[2].double()
+    steep = features.diff(dim=2).square().sum() + features.diff(dim=3).square().sum()
+    assert found[2] == pytest.approx(float(steep.sqrt() / features.norm()))
+
+
+def test_two_networks_see_the_same_pictures():
+    waves, heat = explore_together([make_subject(), make_subject("parabolic")])
+    sample = heat.inputs.upload(png())["sample"]
+    for name in ("0", sample):
+        assert waves.sample(name)["picture"] == heat.sample(name)["picture"]
+        one, other = (entry.noise(name, 0.3)["picture"] for entry in (waves, heat))
+        assert one == other
+        assert waves.sample(name)["probabilities"] != heat.sample(name)["probabilities"]
+
+
+def test_networks_of_other_inputs_are_not_put_beside_each_other():
+    with pytest.raises(ConfigError, match=r"3 channel\(s\) and parabolic images .* 1 channel"):
+        explore_together([make_subject(), make_subject("parabolic", channels=1)])
 
 
 def test_a_trajectory_is_computed_once(explorer, monkeypatch):
@@ -144,7 +182,7 @@ def test_a_trajectory_is_computed_once(explorer, monkeypatch):
 
 
 def test_an_uploaded_image(explorer):
-    sample = explorer.upload(png())["sample"]
+    sample = explorer.inputs.upload(png())["sample"]
     found = explorer.sample(sample)
     assert found["label"] is None
     red = decoded(found["picture"])
@@ -154,7 +192,7 @@ def test_an_uploaded_image(explorer):
 
 
 def test_only_the_last_uploads_are_kept(explorer):
-    samples = [explorer.upload(png())["sample"] for _ in range(6)]
+    samples = [explorer.inputs.upload(png())["sample"] for _ in range(6)]
     assert len(set(samples)) == 6
     explorer.sample(samples[-1])
     with pytest.raises(ConfigError, match="no sample 'upload-1'"):
@@ -163,9 +201,9 @@ def test_only_the_last_uploads_are_kept(explorer):
 
 def test_what_is_no_image_is_refused(explorer):
     with pytest.raises(DataError, match="the file: not an image of format PNG"):
-        explorer.upload(b"no image")
+        explorer.inputs.upload(b"no image")
     with pytest.raises(DataError, match="takes samples in 1D, and image files have 2"):
-        Explorer(make_subject(dimension=1)).upload(png())
+        Explorer(make_subject(dimension=1)).inputs.upload(png())
 
 
 def test_numbers_of_ones_own_are_shown_on_their_range():
@@ -212,6 +250,7 @@ def test_with_stable_steps_no_distance_of_two_trajectories_grows(amount):
         certified_size=(12, 10),
     )
     explorer = Explorer(subject)
+    assert explorer.describe()["never_expands"]
     for found in explorer.noise("3", amount)["blocks"]:
         lengths = found["distances"]
         assert all(later <= earlier * (1 + 1e-6) for earlier, later in pairwise(lengths))

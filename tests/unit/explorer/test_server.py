@@ -8,7 +8,7 @@ import pytest
 
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.explorer import server as module
-from pdecnn.explorer.answers import Explorer
+from pdecnn.explorer.answers import Explorer, describe
 from pdecnn.explorer.server import ExplorerServer, serve
 from tests.explorers import make_subject, png, request, serving, serving_subject
 
@@ -35,14 +35,14 @@ def test_the_page_and_its_parts(server):
 
 def test_answers_are_those_of_the_explorer(server):
     explorer = Explorer(make_subject())
-    plain = json.loads(json.dumps(explorer.describe()))
+    plain = json.loads(json.dumps(describe([explorer])))
     assert request(server, "describe").json == plain
     assert request(server, "sample", sample=2).json == explorer.sample("2")
     assert request(server, "noise", sample=2, amount=0.1).json == explorer.noise("2", 0.1)
     asked = {"sample": 2, "block": 1, "step": 3, "view": "difference", "amount": 0.1}
     wanted = explorer.frame("2", 1, 3, view="difference", amount=0.1)
     assert request(server, "frame", **asked).json == wanted
-    assert request(server, "reverse", sample=2, block=0).json == explorer.reverse("2", 0)
+    assert request(server, "reverse", sample=2, block=0, step=1).json == explorer.reverse("2", 0, 1)
 
 
 def test_an_upload_can_be_asked_for(server):
@@ -63,7 +63,8 @@ def test_an_upload_can_be_asked_for(server):
         ("frame", {"sample": 0, "block": "x", "step": 0}, "block must be a whole number"),
         ("noise", {"sample": 0, "amount": "much"}, "amount must be a number"),
         ("noise", {"sample": 0, "amount": "nan"}, "noise must be in 0 to 2"),
-        ("reverse", {"sample": 0, "block": 99}, "found 99"),
+        ("reverse", {"sample": 0, "block": 99, "step": 0}, "found 99"),
+        ("sample", {"sample": 0, "network": 1}, "there are the networks 0 to 0, found 1"),
     ],
 )
 def test_wrong_questions_get_a_message(server, path, query, message):
@@ -124,16 +125,16 @@ def test_a_browser_that_goes_away_leaves_no_traceback(server, capfd):
 
 def test_a_port_can_be_chosen_unless_it_is_taken():
     explorer = Explorer(make_subject())
-    with ExplorerServer(explorer) as first:
+    with ExplorerServer([explorer]) as first:
         with pytest.raises(ConfigError, match=rf"port {first.server_port} cannot be used"):
-            ExplorerServer(explorer, first.server_port)
+            ExplorerServer([explorer], first.server_port)
         port = first.server_port
-    with ExplorerServer(explorer, port) as second:
+    with ExplorerServer([explorer], port) as second:
         assert second.server_port == port
         assert second.token != first.token
     for wrong in (-1, 80, 65536):
         with pytest.raises(ConfigError, match=r"--port must be 0 .* or 1024 to 65535"):
-            ExplorerServer(explorer, wrong)
+            ExplorerServer([explorer], wrong)
 
 
 def test_the_browser_is_opened_where_it_is_asked_for(monkeypatch):
@@ -142,9 +143,9 @@ def test_the_browser_is_opened_where_it_is_asked_for(monkeypatch):
     monkeypatch.setattr(module.threading, "Thread", AtOnce)
     monkeypatch.setattr(ExplorerServer, "serve_forever", lambda server: None)
     explorer = Explorer(make_subject())
-    serve(explorer, port=0, browser=False, say=said.append)
+    serve([explorer], port=0, browser=False, say=said.append)
     assert opened == []
-    serve(explorer, port=0, browser=True, say=said.append)
+    serve([explorer], port=0, browser=True, say=said.append)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{43}/", opened[0])
     assert said[1] == f"exploring hamiltonian at {opened[0]} (Ctrl-C ends it)"
 

@@ -9,6 +9,7 @@ from pdecnn.data.published import CIFAR10
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.explorer.answers import Explorer
 from pdecnn.explorer.subject import open_subject
+from tests.explorers import png
 from tests.runs import small_config
 from tests.unit.data.test_cifar import write_files
 
@@ -40,8 +41,13 @@ def test_a_published_network_with_photographs_where_there_are_no_data():
     assert subject.pixels(0).shape == (3, 32, 32)
     assert subject.label(0) is None
     assert subject.class_names[0] == "airplane"
-    found = Explorer(subject).sample("1")
-    assert sum(found["probabilities"]) == pytest.approx(1, abs=1e-5)
+    assert "CIFAR-10's own need --data DIR" in subject.notice
+    # A dahlia is no bird: of a photograph that stands in no class is told.
+    explorer = Explorer(subject)
+    assert explorer.sample("1")["probabilities"] is None
+    assert explorer.noise("1", 0.1)["probabilities"] is None
+    own = explorer.inputs.upload(png())["sample"]
+    assert sum(explorer.sample(own)["probabilities"]) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_published_network_with_its_data(tmp_path):
@@ -103,7 +109,7 @@ def test_heat_dies_out_and_waves_return():
             for one, other in zip(shown["blocks"], noise["blocks"], strict=True):
                 shares = [norm / one["norms"][0] for norm in one["norms"]]
                 blocks.append((shares, other["growth"]))
-            reversals.append(explorer.reverse(sample, 0)["error"])
+            reversals.append(explorer.reverse(sample, 0)["errors"][0])
         found[name] = blocks, reversals
     blocks, reversals = found["parabolic_cifar10"]
     for shares, growth in blocks:

@@ -37,7 +37,7 @@ def run(tmp_path):
 
 
 def test_accuracies_and_pairs_are_shown(run):
-    text = str(draw_attacks(read_attacks(run, "best"), "volume"))
+    text = str(draw_attacks([("run", 0, read_attacks(run, "best"))], "volume"))
     assert "On 8 test volumes, 75.00% right before any attack" in text
     assert "25.00%" in text
     assert 'src="data:image/png;base64,' in text
@@ -45,7 +45,7 @@ def test_accuracies_and_pairs_are_shown(run):
 
 
 def test_without_images_there_are_no_pairs(run):
-    text = str(draw_attacks(read_attacks(run, "best", pairs=False), "image"))
+    text = str(draw_attacks([("run", 0, read_attacks(run, "best", pairs=False))], "image"))
     assert "25.00%" in text
     assert "<img" not in text
 
@@ -57,4 +57,14 @@ def test_other_weights_and_what_cannot_be_read_are_left_out(run):
     for broken in ("", "[]", "{}", *map(json.dumps, BROKEN)):
         (run / "attack" / "attack_linf.json").write_text(broken)
         assert read_attacks(run, "best") == []
-    assert "pdecnn attack RUN" in str(draw_attacks([], "image"))
+    assert "pdecnn attack RUN" in str(draw_attacks([("run", 0, [])], "image"))
+
+
+def test_attacks_on_several_runs_share_a_chart_with_the_worst_of_each(run):
+    found = read_attacks(run, "best")
+    text = str(draw_attacks([("waves", 0, found), ("heat", 1, found), ("new", 2, [])], "image"))
+    assert text.count('class="chart"') == 1
+    assert "waves, worst" in text
+    assert "heat, worst" in text
+    assert "FGSM</span>" not in text
+    assert "Nothing is recorded of new: " in text

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from pdecnn.errors import CheckpointError
 from pdecnn.files import write_json
+from pdecnn.reports.charts import Chart, Series
 from pdecnn.reports.run_figures import (
     draw_confusion,
     draw_convergence,
@@ -164,17 +165,18 @@ def test_a_full_disk_is_told_in_a_sentence(unfinished, monkeypatch):
         draw_run_figures(unfinished)
 
 
-def test_matplotlib_is_imported_to_draw_only_and_pyplot_never(unfinished):
+def test_matplotlib_is_imported_to_draw_only_and_pyplot_never(unfinished, tmp_path):
     program = (
         "import sys, pdecnn.cli.application, pdecnn.reports.page, pdecnn.reports.terminal\n"
         "from pdecnn.runs.runs import Run\n"
+        "pdecnn.reports.page.report([sys.argv[1]], sys.argv[2])\n"
         "assert 'matplotlib' not in sys.modules\n"
         "from pdecnn.reports.run_figures import draw_run_figures\n"
         "assert len(draw_run_figures(Run(sys.argv[1]))) == 2\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, str(unfinished.folder)],
+        [sys.executable, "-W", "error", "-c", program, unfinished.folder, tmp_path / "page.html"],
         capture_output=True,
         text=True,
     )
@@ -258,6 +260,26 @@ def test_equal_accuracies_are_inside_the_panel(value):
     bottom, top = drawn(by_loss, metrics, "run").axes[0].get_ylim()
     assert bottom < value < top
     assert top - bottom > 0.05
+
+
+def chart_of(*ys, **options):
+    series = [Series(label="a", xs=range(len(ys)), ys=ys, colour=0)]
+    return Chart(title="t", series=series, x_label="x", y_label="y", **options)
+
+
+@pytest.mark.parametrize("ys", [(1.0, 0.98, 0.95), (0.59, 1.0), (-3.0, -2.9), (1e6, 1.05e6)])
+def test_an_axis_shows_the_change_rather_than_a_line_at_its_top(ys):
+    low, high = chart_of(*ys).y_range
+    assert low < min(ys) < max(ys) < high
+    assert max(ys) - min(ys) > 0.5 * (high - low)
+
+
+def test_an_axis_begins_at_zero_where_that_is_near_and_rounding_stays_small():
+    assert chart_of(0.1, 0.9).y_range[0] == 0
+    low, high = chart_of(1.0, 1.0 + 1e-15).y_range
+    assert high - low > 0.01
+    low, high = chart_of(0.0, 0.0).y_range
+    assert low <= 0 < high
 
 
 def test_rows_are_true_classes_and_columns_predicted_ones():

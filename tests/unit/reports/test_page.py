@@ -1,9 +1,11 @@
 """The page of `pdecnn report`: its numbers are the run's, its text is never markup."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -137,10 +139,17 @@ def test_curves_say_what_they_are_of(page):
     assert "|Y|" not in page.texts
 
 
-def test_the_shares_of_random_weights_stand_beside_the_learned_ones(found):
+def test_the_shares_of_random_weights_are_ticks_on_the_learned_ones(found):
     text = make_page(found)
-    random = "reaction 12.0%, convection 21.3%, diffusion 24.0%, mixed 9.5%, higher order 33.3%"
-    assert text.count(f'aria-label="{random}"') == len(found[0].diagnosis.blocks)
+    (block,) = found[0].diagnosis.blocks
+    shares = block.coefficients.random_shares
+    borders = list(accumulate(shares.values()))[:-1]
+    ticks = [f'<span class="tick" style="left:{100 * place:.1f}%"></span>' for place in borders]
+    assert len(ticks) == 4
+    # Of the block, and of each step.
+    assert text.count("".join(ticks)) == 1 + len(block.coefficients.steps)
+    for share in shares.values():
+        assert f"of random weights {share:.1%}" in text
 
 
 def test_eigenvalues_that_were_not_found_are_missing_with_their_reason(found):
@@ -162,22 +171,70 @@ def test_eigenvalues_that_were_not_found_are_missing_with_their_reason(found):
     assert "local bound: missing" in text
 
 
-def test_images_come_with_the_probabilities_of_the_network(found, page, waves):
+def rows_of(html):
+    """Of every image its number and, a run each, the class it is taken for and the two shares."""
+    return [
+        (int(row[0]), re.findall(r'(✓|✗)</span>.*?<b title="([^"]*)">.*?</b> ([0-9.]+)%', row[1]))
+        for row in re.findall(r'class="place">no[.] (\d+)(.*?)</li>', html, flags=re.DOTALL)
+    ]
+
+
+def test_images_come_with_the_answers_of_the_network(found, page, waves):
     (run,) = found
-    network = pdecnn.load(waves.folder)
-    sample = run.examination.shown
+    network, examined = pdecnn.load(waves.folder), run.examination
+    rows = rows_of(make_page(found))
+    places = [place for place, _ in rows]
     with torch.no_grad():
-        expected = network(network.preprocess(sample.images)).softmax(1)
-    torch.testing.assert_close(sample.probabilities, expected.double(), rtol=1e-4, atol=1e-5)
-    wrong = run.examination.wrong
-    assert len(wrong.images) == min(5, run.examination.num_wrong)
-    certainty = wrong.probabilities.max(1).values.tolist()
-    assert certainty == sorted(certainty, reverse=True)
-    assert (wrong.probabilities.argmax(1) != wrong.labels).all()
+        images = examined.images[torch.tensor(places)]
+        expected = network(network.preprocess(images)).softmax(1)
+    for (place, answers), probabilities in zip(rows, expected, strict=True):
+        ((sign, name, share),) = answers
+        best = int(probabilities.argmax())
+        assert name == examined.class_names[best]
+        assert float(share) / 100 == pytest.approx(float(probabilities[best]), abs=1e-3)
+        assert (sign == "✓") == (best == int(examined.labels[place]))
+    # What is wrong comes first, the surest above.
+    signs = [answers[0][0] for _, answers in rows]
+    assert signs == sorted(signs, key="✗✓".index)
+    assert signs.count("✗") == min(5, int((examined.predicted != examined.labels).sum()))
+    wrong = [float(answers[0][2]) for _, answers in rows if answers[0][0] == "✗"]
+    assert wrong == sorted(wrong, reverse=True)
     pictures = page.attributes("img")
-    assert len(pictures) == 5 + len(wrong.images)
+    assert len(pictures) == len(rows) == 5
     assert all(entry["src"].startswith("data:image/png;base64,") for entry in pictures)
     assert all(entry["alt"] for entry in pictures)
+
+
+def answering(run, place, predicted, certainty):
+    """The run as another, by place and name, with these answers in the place of its own."""
+    examined = replace(
+        run.examination, predicted=predicted, certainty=certainty, truth=torch.ones_like(certainty)
+    )
+    return replace(run, name=f"run {place}", place=place, examination=examined)
+
+
+def test_images_on_which_runs_disagree_come_first(found):
+    (run,) = found
+    labels = run.examination.labels
+    first, second = labels.clone(), labels.clone()
+    first[7] = second[7] = (labels[7] + 1) % 10  # wrong in the same way
+    second[3] = (labels[3] + 1) % 10
+    first[11], second[11] = (labels[11] + 1) % 10, (labels[11] + 2) % 10
+    sure = torch.full(labels.shape, 0.5, dtype=torch.float64)
+    sure[11] = 0.9
+    runs = [answering(run, 0, first, sure), answering(run, 1, second, sure)]
+    html = make_page(runs)
+    rows = rows_of(html)
+    assert [place for place, _ in rows][:3] == [11, 3, 7]
+    assert [[sign for sign, _, _ in answers] for _, answers in rows] == [
+        ["✗", "✗"],
+        ["✓", "✗"],
+        ["✗", "✗"],
+        ["✓", "✓"],
+        ["✓", "✓"],
+    ]
+    assert "the runs disagree on 2 and get 1 wrong in the same way." in Page(html).text
+    assert len(Page(html).attributes("img")) == 5  # one an image, not one a run
 
 
 def test_the_same_run_gives_the_same_bytes_and_one_small_file(found, waves, tmp_path):
@@ -235,7 +292,7 @@ def test_a_run_that_is_not_finished_says_so(waves, tmp_path):
     (folder / "best").unlink()
     (folder / "metrics.jsonl").unlink()
     text = Page(make_page(read([folder]))).text
-    assert "not finished: 0 of 2 epochs" in text
+    assert "not finished: 0 of 2 epochs." in text
     assert "It has no best weights yet." in text
     assert "No epoch is finished yet." in text
     assert f"pdecnn train --output {folder} --resume" in text
@@ -343,8 +400,15 @@ def test_runs_side_by_side(waves, hostile, root):
     page = Page(make_page(read([waves.folder, heat.folder], diagnosis=False)))
     ((_, *rows),) = page.tables["The runs side by side"]
     assert [row[0] for row in rows] == ["waves", "heat"]
+    header = page.tables["The runs side by side"][0][0]
     for row, run in zip(rows, (waves, heat), strict=True):
-        assert row[2] == f"{run.summary['test']['accuracy']:.2%}"
+        cells = dict(zip(header, row, strict=True))
+        assert cells["test accuracy"] == f"{run.summary['test']['accuracy']:.2%}"
+        assert cells["seed"] == str(run.config.seed)
+    # What they share stands below, once.
+    assert not {"data", "epochs", "channels"} & set(header)
+    assert page.text.count("channels 4, 4") == 1
+    assert page.text.count("All runs data digits, 10 classes") == 1
     assert "cannot be compared" not in page.text
     assert "hold out different validation images" in page.text
     ((header, *differing),) = page.tables["Settings that differ"]
@@ -355,6 +419,21 @@ def test_runs_side_by_side(waves, hostile, root):
     assert "data.name" not in settings
     page = Page(make_page(read([waves.folder, hostile.folder], diagnosis=False)))
     assert "accuracies and losses cannot be compared (waves: digits, 10 classes" in page.text
+
+
+def test_several_runs_share_charts_and_tables(found):
+    (run,) = found
+    other = replace(run, name="again", place=1)
+    html = make_page([run, other])
+    page = Page(html)
+    charts = [entry for entry in page.attributes("svg") if entry.get("class") == "chart"]
+    num_blocks = len(run.diagnosis.blocks)
+    assert len(charts) == 2 + 4 * num_blocks  # as many as one run has
+    assert html.count('<path d="M') > 0
+    assert {"waves, validation", "again, |(Y, Z)|", "again, noise, forwards"} <= set(page.texts)
+    ((header, *rows),) = page.tables["Stability of every block"]
+    assert header[:3] == ["run", "block", "verdict"]
+    assert [row[0] for row in rows] == ["waves"] * num_blocks + ["again"] * num_blocks
 
 
 def test_parabolic_blocks_say_that_they_cannot_be_reversed(hostile):
@@ -405,11 +484,7 @@ def with_classes(run, number):
     labels = torch.arange(4 * number) % number
     predictions = torch.where(torch.arange(4 * number) < number, 0, labels)
     evaluation = summarize(predictions, labels, names, 0.5)
-    shown = run.examination.shown
-    sample = shown._replace(probabilities=torch.full((len(shown.images), number), 1 / number))
-    examination = replace(
-        run.examination, evaluation=evaluation, class_names=names, shown=sample, wrong=sample
-    )
+    examination = replace(run.examination, evaluation=evaluation, class_names=names)
     return replace(run, examination=examination)
 
 
@@ -460,8 +535,9 @@ def test_images_that_stay_on_the_disk_are_read_as_needed(hostile, root, tmp_path
         (held,) = read([hostile.folder], num_images=number, diagnosis=False)
         (stored,) = read([folder], num_images=number, diagnosis=False)
         assert stored.examination.evaluation == held.examination.evaluation
-        assert torch.equal(stored.examination.shown.images, held.examination.shown.images)
-        assert len(stored.examination.shown.images) == number
+        pictures = [Page(make_page([run])).attributes("img") for run in (stored, held)]
+        assert pictures[0] == pictures[1]
+        assert len(pictures[0]) == number
 
 
 @pytest.mark.parametrize(
@@ -490,7 +566,7 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(waves, tmp_path):
 def test_without_images_none_are_shown(waves):
     page = Page(make_page(read([waves.folder], num_images=0, diagnosis=False)))
     assert not page.attributes("img")
-    assert "none are shown" in page.text
+    assert "None are shown." in page.text
 
 
 def test_where_it_cannot_be_written(tmp_path):

@@ -83,7 +83,7 @@ def test_evaluate_report_and_explorer_take_them(run, tmp_path):
         read_image(file, run.config.network.in_channels, (8, 8)),
     )
     explorer = Explorer(subject)
-    uploaded = explorer.upload(file.read_bytes())["sample"]
+    uploaded = explorer.inputs.upload(file.read_bytes())["sample"]
     assert len(explorer.sample(uploaded)["probabilities"]) == 2
 
 

@@ -150,10 +150,17 @@ def test_the_command_line_from_folder_to_images(trained, folder, tmp_path, capsy
 
 
 def test_what_needs_classes_refuses_a_denoiser_in_one_line(trained, folder):
-    with pytest.raises(ConfigError, match="this needs a class for each image"):
-        pdecnn.attack(trained.folder)
-    with pytest.raises(ConfigError, match="pages show classes"):
-        pdecnn.report([trained.folder], trained.folder / "page.html")
+    for ask in (
+        lambda: pdecnn.attack(trained.folder),
+        lambda: open_subject(trained.folder),
+    ):
+        with pytest.raises(ConfigError) as found:
+            ask()
+        assert str(found.value) == (
+            f"{trained.folder} has an answer for each pixel, and this needs a class for each "
+            f"image; use `pdecnn evaluate {trained.folder}`, or `pdecnn predict {trained.folder} "
+            f"FILE --output DIR`"
+        )
     with pytest.raises(ConfigError, match="say where to with --output"):
         pdecnn.predict(trained.folder, [folder / "test" / "0.png"])
 
@@ -209,8 +216,3 @@ def test_colours_are_denoised(channels, tmp_path):
 def test_settings_of_classes_are_refused(name, value, folder):
     with pytest.raises(ConfigError, match=f"training.{name} is for classes"):
         config_for("parabolic", folder, **{f"training__{name}": value})
-
-
-def test_the_explorer_refuses_a_denoiser_in_one_line(trained):
-    with pytest.raises(ConfigError, match="gives an image for each image"):
-        open_subject(trained.folder)

@@ -25,14 +25,24 @@ function niceStep(span) {
   return power * ([0.2, 0.5, 1, 2, 5].find((factor) => span / (factor * power) <= 5) ?? 5);
 }
 
-// series: [{kind, groups: one list of values for each block}]; times: one list for each block.
-export function drawCurves(svg, series, times, cursor, label) {
+// The change of the values, and zero where that is near.
+function range(values) {
+  if (!values.length) return [0, 1];
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  if (low >= 0 && low <= (high - low) / 2) return [0, 1.08 * high || 1];
+  const reach = Math.max(high - low, 0.02 * Math.abs(low), 0.02 * Math.abs(high)) || 1;
+  const middle = (low + high) / 2;
+  return [middle - 0.55 * reach, middle + 0.55 * reach];
+}
+
+// series: [{kind, groups: one list of values for each block}]; times: one list for each block, of
+// which the first is number `from`.
+export function drawCurves(svg, series, times, cursor, label, from = 0) {
   const width = svg.clientWidth || 320;
   const height = svg.clientHeight || 176;
   const numFrames = times.flat().length;
   const values = series.flatMap((one) => one.groups.flat()).filter((value) => value !== null);
-  const high = Math.max(...values, values.length ? 1e-12 : 1) * 1.08;
-  const low = Math.min(...values, 0);
+  const [low, high] = range(values);
   const across = (index) =>
     MARGIN.left + ((width - MARGIN.left - MARGIN.right) * (index + 0.5)) / numFrames;
   const up = (value) =>
@@ -59,7 +69,7 @@ export function drawCurves(svg, series, times, cursor, label) {
         parts.push(element("text", { x: across(begin + j), y: height - MARGIN.bottom + 14, "text-anchor": "middle" }, tidy(time)));
       }
     });
-    const name = block === 0 ? "t in block 0" : `block ${block}`;
+    const name = block === 0 ? `t in block ${from}` : `block ${block}`;
     parts.push(element("text", { x: (across(begin) + across(end)) / 2, y: height - 4, "text-anchor": "middle" }, name));
     begin = end + 1;
   });

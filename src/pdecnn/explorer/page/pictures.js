@@ -108,13 +108,19 @@ function tileSize(picture) {
   return [wanted, (wanted * height) / width];
 }
 
+// A few columns less where all rows are then full.
+function evenly(channels, most) {
+  for (let columns = most; columns > 0.6 * most; columns--) if (channels % columns === 0) return columns;
+  return most;
+}
+
 // All channels side by side, on one scale, in at least so many columns.
 export function drawChannels(canvas, picture, least) {
   const room = canvas.parentElement.clientWidth;
   const across = (columns) => Math.floor((room + GAP) / columns) - GAP;
   const [usual, tall] = tileSize(picture);
   const wanted = Math.min(room > WIDE ? 1.4 * usual : usual, across(least));
-  const columns = Math.max(least, Math.min(picture.shape[0], Math.floor((room + GAP) / (wanted + GAP))));
+  const columns = evenly(picture.shape[0], Math.max(least, Math.min(picture.shape[0], Math.floor((room + GAP) / (wanted + GAP)))));
   const width = Math.min(across(columns), Math.round(wanted * 1.4));
   const height = Math.round((width * tall) / usual);
   const rows = Math.ceil(picture.shape[0] / columns);

@@ -1,0 +1,86 @@
+"""The page of denoisers: PSNR and pictures, as the runs recorded them."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+import pdecnn
+from pdecnn.errors import CheckpointError, ConfigError
+from tests.pages import Page
+from tests.runs import small_config
+from tests.unit.runs.test_denoising import config_for, write_smooth
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    place = tmp_path_factory.mktemp("pictures")
+    for part, number in (("train", 10), ("test", 2)):
+        for k in range(number):
+            write_smooth(place / part / f"{k}.png", 12, 15, k)
+    return place
+
+
+@pytest.fixture(scope="module")
+def runs(root):
+    return [
+        pdecnn.train(config_for(name, root), output=root / "runs" / name, device="cpu")
+        for name in ("hamiltonian", "parabolic")
+    ]
+
+
+def report(runs, path, **options):
+    pdecnn.report([getattr(run, "folder", run) for run in runs], path, **options)
+    return path.read_text()
+
+
+def test_one_denoiser_has_its_figures_and_pictures(runs, tmp_path):
+    page = Page(report(runs[:1], tmp_path / "one.html"))
+    assert f"{runs[0].summary['test']['psnr']:.2f} dB" in page.texts
+    alts = [entry["alt"] for entry in page.attributes("img")]
+    assert alts == ["noisy", "what a run makes of it", "clean"] * 2
+    charts = [entry for entry in page.attributes("svg") if entry.get("class") == "chart"]
+    assert len(charts) == 2
+    assert "PSNR in dB" in page.texts
+
+
+def test_two_denoisers_stand_beside_each_other_on_the_same_images(runs, tmp_path):
+    html = report(runs, tmp_path / "two.html")
+    page = Page(html)
+    ((header, *rows),) = page.tables["The runs side by side"]
+    column = header.index("test PSNR")
+    assert [row[column] for row in rows] == [
+        f"{run.summary['test']['psnr']:.2f} dB" for run in runs
+    ]
+    assert len(page.attributes("img")) == 2 * 4  # noisy, two answers, clean
+    assert len(re.findall(r"\d dB</figcaption>", html)) == 2 * 3
+    assert report(runs, tmp_path / "again.html") == html
+    assert not Page(report(runs, tmp_path / "none.html", num_images=0)).attributes("img")
+
+
+def test_denoisers_and_classes_do_not_share_a_page(runs, tmp_path):
+    config = small_config(network__channels=[4, 4], training__epochs=1)
+    digits = pdecnn.train(config, output=tmp_path / "digits", device="cpu")
+    with pytest.raises(ConfigError, match="has an answer for each pixel"):
+        report([runs[0], digits], tmp_path / "page.html")
+    with pytest.raises(ConfigError, match="leave out --data and --weights"):
+        report(runs, tmp_path / "page.html", weights="last")
+
+
+def test_unfinished_and_damaged_denoisers_say_so(runs, tmp_path):
+    folder = tmp_path / "begun"
+    shutil.copytree(runs[0].folder, folder, symlinks=True)
+    summary = json.loads((folder / "summary.json").read_bytes())
+    (folder / "summary.json").unlink()
+    text = Page(report([folder], tmp_path / "page.html")).text
+    assert "not finished" in text
+    assert "Images are there when a run is finished." in text
+    del summary["test"]["psnr"]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(CheckpointError, match=r"summary.json: damaged \(it lacks test.psnr\)"):
+        report([folder], tmp_path / "page.html")
+    (folder / "summary.json").unlink()
+    (folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl: damaged \(it lacks psnr\)"):
+        report([folder], tmp_path / "page.html")
