@@ -61,7 +61,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",
-    "ignore_pattern": r"(chirps|rotations)\.py$",  # they only write the data of two recipes
+    "ignore_pattern": r"(chirps|rotations|vowels)\.py$",  # they only write the data of recipes
     "within_subsection_order": "gallery_order.GalleryOrder",
     "image_srcset": ["2x"],
     "show_memory": False,

@@ -109,7 +109,7 @@ def imported(folder):
     return names - sys.stdlib_module_names - {"pdecnn"}
 
 
-OPTIONAL = {"nibabel", "onnxruntime", "onnxscript", "tifffile", "triton"}
+OPTIONAL = {"nibabel", "onnxruntime", "onnxscript", "soundfile", "tifffile", "triton"}
 """What the package imports only where it is installed."""
 
 

@@ -134,7 +134,7 @@ def predict(
     run: NetworkArgument,
     images: Annotated[
         list[Path],
-        typer.Argument(metavar="IMAGE", help="Image files, files of arrays, or folders of either."),
+        typer.Argument(metavar="IMAGE", help="Image, sound or array files, or folders of them."),
     ],
     top: Annotated[int, typer.Option("--top", help="How many classes an image.")] = 3,
     output: Annotated[
@@ -147,7 +147,7 @@ def predict(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Name the most probable classes of images, or write images."""
+    """Name the most probable classes of images or sounds, or write images."""
     del debug
     from pdecnn import runs
 

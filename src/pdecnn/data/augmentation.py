@@ -1,4 +1,5 @@
-"""Random changes of images, on their device: flips and shifts (Section 5), holes, colours.
+"""Random changes of images, on their device: flips and shifts (Section 5), holes, colours; of
+sounds: speed, colour, noise and loudness.
 
 A generator with a state gives a sample numbers that depend on who drew before it. Here every
 number is the hash of (seed, epoch, sample index, ...): no state, hence the same augmentation
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pdecnn.data.trivial_augment import CHANGES, NUM_STRENGTHS, apply_changes
 from pdecnn.errors import ConfigError, DataError
@@ -20,6 +22,8 @@ from pdecnn.settings import Settings, documented, setting
 MAX_BOUND = 2**31
 ALTERNATE = "alternate"
 PADDING_MODES = ("zero", "reflect")
+_MANTISSA = 24
+_NUM_TAPS = 8
 
 
 def _signed(number: int) -> int:
@@ -75,6 +79,21 @@ def uniform_integers(bound: int, *keys: int | Tensor, counters: Tensor) -> Tenso
     return (high * bound) >> 32
 
 
+def standard_normal(counters: Tensor) -> Tensor:
+    """A standard normal number for every counter: of its hash, by Box and Muller (1958)."""
+    bits = random_bits(counters=counters)
+    radius = (-2 * (1 - uniform_numbers(bits)).log()).sqrt()
+    angle = 2 * math.pi * uniform_numbers(bits << _MANTISSA)
+    return radius * angle.cos()
+
+
+def uniform_numbers(bits: Tensor) -> Tensor:
+    """The highest 24 bits as a float32 in [0, 1)."""
+    high = (bits >> (64 - _MANTISSA)) & (2**_MANTISSA - 1)
+    uniform: Tensor = high.to(torch.float32) / 2**_MANTISSA
+    return uniform
+
+
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -114,6 +133,34 @@ class Augmentation(Settings):
         "One of 14 changes of colour or geometry at a random strength (TrivialAugment, in the "
         "ranges of RandAugment); for colour images of bytes.",
     )
+    speed: tuple[float, ...] | None = setting(
+        None,
+        "The range of the factors by which sounds are played faster, their pitch with them; None: "
+        "as they are.",
+        "[0.5, 2]",
+    )
+    gain: float = setting(
+        0.0, "Sounds become louder or softer by up to so many decibels.", "[0, 40]"
+    )
+    colour: float = setting(
+        0.0,
+        "Sounds are filtered as by other microphones and rooms: each of the 8 samples before one "
+        "is added to it with a random weight of this standard deviation.",
+        "[0, 1]",
+    )
+    hiss: float = setting(
+        0.0,
+        "Sounds get white noise of a standard deviation of up to this share of their own.",
+        "[0, 10]",
+    )
+
+    def check_together(self) -> None:
+        """A range where there is one."""
+        if self.speed is not None and (len(self.speed) != 2 or self.speed[0] > self.speed[1]):
+            raise ConfigError(
+                f"data.speed must be a range of two factors, such as [0.85, 1.15], "
+                f"found {list(self.speed)}"
+            )
 
     def check_images(self, channels: int, size: tuple[int, ...], dtype: torch.dtype) -> None:
         """Refuse images, of that size when they are augmented, to which it cannot be done."""
@@ -139,6 +186,44 @@ class Augmentation(Settings):
         change, strength = draw(len(CHANGES), "change"), draw(NUM_STRENGTHS, "strength")
         sign = 1 - 2 * draw(2, "sign")
         return apply_changes(images, change, strength / (NUM_STRENGTHS - 1), sign)
+
+    @property
+    def changes_sounds(self) -> bool:
+        """Whether `change_sounds` does anything."""
+        return self.speed is not None or any((self.gain, self.colour, self.hiss))
+
+    def change_sounds(
+        self, waves: Tensor, indices: Tensor, *, seed: int, epoch: int | Tensor
+    ) -> Tensor:
+        """Standardised sounds played at another speed, coloured, with noise, louder or softer.
+
+        As in `augment` each is a function of (seed, epoch, its index), and nothing waits.
+        """
+
+        def draw(what: str) -> Tensor:
+            bits = random_bits(stable_seed(seed, "sound", what), epoch, counters=indices)
+            return uniform_numbers(bits).to(waves.dtype)[:, None, None]
+
+        def normal(what: str, number: int) -> Tensor:
+            first = random_bits(stable_seed(seed, "sound", what), epoch, counters=indices)
+            numbers = torch.arange(number, device=waves.device)
+            return standard_normal(first[:, None] + numbers).to(waves.dtype)
+
+        if self.speed is not None:
+            low, high = map(math.log, self.speed)
+            waves = change_speed(waves, (low + (high - low) * draw("speed")).exp())
+        original = waves
+        if self.colour:
+            taps = self.colour * normal("colour", _NUM_TAPS)
+            for k in range(min(_NUM_TAPS, waves.shape[2] - 1)):
+                earlier = functional.pad(original[..., : -(k + 1)], (k + 1, 0))
+                waves = waves + taps[:, k, None, None] * earlier
+        if self.hiss:
+            noise = normal("hiss", math.prod(waves.shape[1:])).view(waves.shape)
+            waves = waves + self.hiss * draw("hiss level") * noise
+        if self.gain:
+            waves = waves * 10 ** (self.gain / 20 * (2 * draw("gain") - 1))
+        return waves
 
     def padding_pixels(self, size: int) -> int:
         """The pixels on each side of an axis of that size, rounded half up."""
@@ -188,6 +273,32 @@ class Augmentation(Settings):
             within = (distances >= 0) & (distances < self.cutout)
             hole = hole[..., None] & within.view(-1, *(1,) * axis, size)
         return images.masked_fill(hole[:, None], 0)
+
+
+def change_speed(waves: Tensor, factors: Tensor) -> Tensor:
+    """Waves (batch, channels, length) played so many times as fast about their middle.
+
+    By cubic interpolation (Catmull and Rom 1974); zero beyond their ends.
+    """
+    length = waves.shape[2]
+    middle = (length - 1) / 2
+    along = torch.arange(length, device=waves.device, dtype=waves.dtype) - middle
+    positions = (middle + factors.view(-1, 1) * along)[:, None]
+    begin = positions.floor()
+    t = positions - begin
+    weights = (
+        ((2 - t) * t - 1) * t / 2,
+        ((3 * t - 5) * t * t + 2) / 2,
+        ((4 - 3 * t) * t + 1) * t / 2,
+        (t - 1) * t * t / 2,
+    )
+    changed = torch.zeros_like(waves)
+    for offset, weight in enumerate(weights, start=-1):
+        source = begin.long() + offset
+        inside = (source >= 0) & (source < length)
+        values = waves.gather(2, source.clamp(0, length - 1).expand_as(waves))
+        changed = changed + torch.where(inside, weight, 0) * values
+    return changed
 
 
 def _check_batch(images: Tensor, indices: Tensor) -> None:

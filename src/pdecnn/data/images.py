@@ -144,20 +144,20 @@ def _find_groups(
         found[part] = []
         for path, _ in files:
             name = path.relative_to(wheres[part]).as_posix()
-            found[part].append(find_group(pattern, name, wheres[part]))
+            found[part].append(find_in_name(pattern, name, "group", wheres[part]))
     return number_groups(found)
 
 
-def find_group(pattern: str, name: str, where: Path) -> str:
-    """The first group of the pattern in a name, or all that it matches."""
+def find_in_name(pattern: str, name: str, what: str, place: Path) -> str:
+    """The first group of the pattern `data.<what>` in a name; all that it finds if it has none."""
     match = re.search(pattern, name)
-    group = None if match is None else match[1 if match.re.groups else 0]
-    if group is None:
+    found = None if match is None else match[1 if match.re.groups else 0]
+    if found is None:
         raise DataError(
-            f"{where}: data.group={pattern!r} finds no group in {name!r}; change the pattern so "
+            f"{place}: data.{what}={pattern!r} finds no {what} in {name!r}; change the pattern so "
             f"that it fits every file"
         )
-    return str(group)
+    return str(found)
 
 
 class Scan:

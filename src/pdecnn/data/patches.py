@@ -14,11 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pdecnn.data.augmentation import random_bits, stable_seed
+from pdecnn.data.augmentation import random_bits, stable_seed, standard_normal, uniform_numbers
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DataError
-
-_MANTISSA = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +103,7 @@ class NoisyPatches(AbstractPatches):
         clean = prepare(self.crop(images, places, seed=seed, epoch=epoch))
         low, high = self.noise
         key = stable_seed(seed, "noise level")
-        levels = low + (high - low) * _uniform(random_bits(key, epoch, counters=places))
+        levels = low + (high - low) * uniform_numbers(random_bits(key, epoch, counters=places))
         first = random_bits(stable_seed(seed, "noise"), epoch, counters=places)
         numbers = torch.arange(prod(clean.shape[1:]), device=places.device)
         noise = standard_normal(first[:, None] + numbers).view(clean.shape).to(clean.dtype)
@@ -190,7 +188,7 @@ class LabelledPatches(AbstractPatches):
         def signed(*name: int | str) -> Tensor:
             """A number in [-1, 1) for each example."""
             bits = random_bits(stable_seed(seed, *name), epoch, counters=places)
-            return 2 * _uniform(bits) - 1
+            return 2 * uniform_numbers(bits) - 1
 
         positions = self._positions(sizes[rows], places, signed, seed=seed, epoch=epoch)
         stored = tuple(pixels.shape[2:])
@@ -294,21 +292,6 @@ def _gathered(pixels: Tensor, rows: Tensor, flat: Tensor) -> Tensor:
     planes = rows[:, None] * channels + torch.arange(channels, device=rows.device)
     where = planes[:, :, None] * num_pixels + flat[:, None, :]
     return pixels.flatten()[where]
-
-
-def standard_normal(counters: Tensor) -> Tensor:
-    """A standard normal number for every counter: of its hash, by Box and Muller (1958)."""
-    bits = random_bits(counters=counters)
-    radius = (-2 * (1 - _uniform(bits)).log()).sqrt()
-    angle = 2 * pi * _uniform(bits << _MANTISSA)
-    return radius * angle.cos()
-
-
-def _uniform(bits: Tensor) -> Tensor:
-    """The highest 24 bits as a float32 in [0, 1)."""
-    high = (bits >> (64 - _MANTISSA)) & (2**_MANTISSA - 1)
-    uniform: Tensor = high.to(torch.float32) / 2**_MANTISSA
-    return uniform
 
 
 def with_test_noise(images: list[Tensor], level: float) -> list[Tensor]:

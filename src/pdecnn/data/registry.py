@@ -18,7 +18,7 @@ from pdecnn.data.arrays import (
 )
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import image_channels, image_classes, image_names, read_image_folder
-from pdecnn.data.pictures import pictures_form, read_pictures
+from pdecnn.data.pictures import PACKED, pictures_form, read_pictures
 from pdecnn.data.published import (
     CIFAR10_VERSIONS,
     CIFAR100_VERSIONS,
@@ -32,6 +32,7 @@ from pdecnn.data.published import (
     read_stl10,
 )
 from pdecnn.data.segmented import dimension_of, read_segmented, segmented_form
+from pdecnn.data.sounds import SoundSettings, has_sounds, read_sounds, sound_names, sounds_form
 from pdecnn.data.split import balanced_split
 from pdecnn.errors import DataError, unknown_name
 
@@ -72,7 +73,7 @@ PUBLISHED: dict[str, tuple[PublishedFolder, ...]] = {
     name: versions for name, (versions, _) in _IN_FOLDER.items()
 }
 """What is published of each data set, the version to fetch first."""
-OWN = ("images", "arrays", "pictures", "segmented")
+OWN = ("images", "arrays", "pictures", "segmented", "sounds")
 """Data of one's own, which says itself how many channels and classes it has."""
 DATASETS: tuple[str, ...] = (*_BUILT_IN, *_IN_FOLDER, *OWN)
 
@@ -92,11 +93,13 @@ def read_dataset(
     size: int | None = None,
     stream: bool | None = None,
     group: str | None = None,
+    sounds: SoundSettings | None = None,
 ) -> DataSet:
     """The data set of that name, read from `folder` if it is not built in.
 
     `channels`, None for those of the files, `size` and the pattern `group` are those that images
-    of one's own are read with; `stream` leaves data of one's own on the disk, None if it is large.
+    of one's own are read with, `sounds` says how sounds are; `stream` leaves data of one's own on
+    the disk, None if it is large.
     """
     if not needs_folder(name):
         return _BUILT_IN[name]()
@@ -110,13 +113,22 @@ def read_dataset(
         return read_pictures(folder, channels=channels)
     if name == "segmented":
         return read_segmented(folder, channels=channels, group=group)
+    if name == "sounds":
+        assert sounds is not None, "a DataConfig for sounds has a length and a rate"
+        return read_sounds(folder, sounds)
     if name == "images":
         assert size is not None, "a DataConfig for images has a size"
         return read_image_folder(folder, channels=channels, size=size, stream=stream, group=group)
     return _IN_FOLDER[name][1](folder)
 
 
-def own_form(name: str, folder: Source | None, *, channels: int | None = None) -> ArrayForm:
+def own_form(
+    name: str,
+    folder: Source | None,
+    *,
+    channels: int | None = None,
+    sounds: SoundSettings | None = None,
+) -> ArrayForm:
     """The channels, classes and dimension of data of one's own, without reading all of it.
 
     Image files are asked for their `channels` only where these are None.
@@ -127,6 +139,9 @@ def own_form(name: str, folder: Source | None, *, channels: int | None = None) -
         return pictures_form(folder, channels=channels)
     if name == "segmented" and not isinstance(folder, Mapping):
         return segmented_form(folder, channels=channels)
+    if name == "sounds" and not isinstance(folder, Mapping):
+        assert sounds is not None, "a DataConfig for sounds has a length and a rate"
+        return sounds_form(folder, sounds)
     if name == "images" and not isinstance(folder, Mapping):
         num_classes = len(image_classes(folder))
         return ArrayForm(image_channels(folder) if channels is None else channels, num_classes, 2)
@@ -153,14 +168,17 @@ def suggested_groups(name: str, folder: Source) -> str | None:
     if name in ("pictures", "segmented"):  # whose names say nothing of classes
         return None
     assert not isinstance(folder, Mapping)
-    matches = [_SOURCE_NAME.search(path) for path in image_names(folder)]
+    if name == "sounds" and Path(folder).suffix == PACKED:  # groups were said when it was packed
+        return None
+    paths = sound_names(folder) if name == "sounds" else image_names(folder)
+    matches = [_SOURCE_NAME.search(path) for path in paths]
     found = [match for match in matches if match is not None]
     number = len({match[2] for match in found})
     if len(found) < len(matches) or not 1 < number < len(found):
         return None
     word = found[0][1]
     return (
-        f"note: names such as {found[0].string} suggest {number} groups: images of one "
+        f"note: names such as {found[0].string} suggest {number} groups: {name} of one "
         f"{word.lower()} may stand in training and test alike; keep them apart with "
         f"--set 'data.group={word}[ _-]*([A-Za-z0-9]+)'"
     )
@@ -183,6 +201,8 @@ def recognize(place: Path) -> dict[str, int]:
         for name, versions in PUBLISHED.items()
         if any(_holds(where, versions) for where in (place, place / name) if where.exists())
     }
+    if not found and place.is_dir() and has_sounds(place):
+        return {"sounds": 1}
     if not found and place.is_dir():
         with suppress(DataError):
             image_classes(place)
@@ -207,6 +227,8 @@ def _wanted(name: str) -> str:
         return (
             "no images were given; pass --data DIR with images in DIR/images, labels in DIR/labels"
         )
+    if name == "sounds":
+        return "no sounds were given; pass --data DIR with WAV, FLAC or OGG files in it"
     if name == "arrays":
         return f"no arrays were given; pass --data with x and y in them: {KINDS}"
     first = published_versions(name)[0]

@@ -18,7 +18,7 @@ from torch import Tensor
 from pdecnn.data.arrays import ArrayFiles, ArrayForm
 from pdecnn.data.image_file import read_label_image
 from pdecnn.data.image_set import DataSet, ImageSet
-from pdecnn.data.images import Scan, common_dtype, find_group, first_channels, read_as
+from pdecnn.data.images import Scan, common_dtype, find_in_name, first_channels, read_as
 from pdecnn.data.split import hold_out_test, number_groups
 from pdecnn.data.volumes import is_volume, read_label_volume, read_volume, stem_of
 from pdecnn.errors import DataError
@@ -206,7 +206,9 @@ def _read_folder(root: Path, channels: int | None, group: str | None) -> dict[st
         if not found:
             continue
         names = [pair.image.relative_to(root).as_posix() for pair in pairs[part]]
-        groups = [] if group is None else [find_group(group, name, root) for name in names]
+        groups = (
+            [] if group is None else [find_in_name(group, name, "group", root) for name in names]
+        )
         images, masks, spacing = zip(*found, strict=True)
         parts[part] = _Part(
             _padded(images),
@@ -341,7 +343,7 @@ def _read_packed(path: Path, group: str | None) -> dict[str, _Part]:
         names = [str(text) for text in name]
         groups: list[str] = []
         if group is not None:
-            groups = [find_group(group, text, path) for text in names]
+            groups = [find_in_name(group, text, "group", path) for text in names]
         elif f"group_{part}" in files.names:
             groups = [str(text) for text in files.read(f"group_{part}")]
         parts[part] = _Part(

@@ -149,8 +149,14 @@ def check_known(network: nn.Module) -> None:
             part = network.get_submodule(name)
             if type(part) not in kinds:
                 raise _unknown(name, f"is of class {type(part).__name__}")
-    if type(network.preprocessing) is not Preprocessing:
-        raise _unknown("preprocessing", f"is of class {type(network.preprocessing).__name__}")
+    _check_preprocessing(network.preprocessing)
+
+
+def _check_preprocessing(preprocessing: Preprocessing) -> None:
+    if type(preprocessing) is not Preprocessing:
+        raise _unknown("preprocessing", f"is of class {type(preprocessing).__name__}")
+    if preprocessing.emphasis:
+        raise _unknown("preprocessing", f"has emphasis={preprocessing.emphasis:g}")
 
 
 def _numbered(name: str, parts: nn.ModuleList) -> tuple[str, ...]:

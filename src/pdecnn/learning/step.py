@@ -188,6 +188,8 @@ class TrainingStep:
             if self.augmentation.trivial_augment:
                 images = self.augmentation.change_colours(images, part, **how)
             features = self.network.preprocess(images)
+            if self.augmentation.changes_sounds:
+                features = self.augmentation.change_sounds(features, part, **how)
             features = self.augmentation.augment(features, part, **how)
             if self.augmentation.cutout:
                 features = self.augmentation.cut_out(features, part, **how)

@@ -38,7 +38,6 @@ from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import GUARDED
-from pdecnn.pde.convolution import SUBJECTS
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +111,7 @@ class Trainer:
         if self.steps_per_epoch == 0:
             raise ConfigError(
                 f"batch_size={config.batch_size} is larger than the {self.num_samples} training "
-                f"{SUBJECTS[network.config.dimension]}s; lower training.batch_size or raise "
+                f"{network.subject}s; lower training.batch_size or raise "
                 f"data.fraction"
             )
         _check_share(config, ranks, network.num_classes)

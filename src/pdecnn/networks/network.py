@@ -80,6 +80,12 @@ class Network(nn.Module):
         return next(self.parameters())
 
     @property
+    def subject(self) -> str:
+        """What its samples are: 'signal', 'sound', 'image' or 'volume'."""
+        is_sound = self.preprocessing.rate is not None
+        return "sound" if is_sound else SUBJECTS[self.config.dimension]
+
+    @property
     def num_features(self) -> int:
         """How many numbers of an image the classifier meets, the outputs where it has 0 classes;
         of a field those of a pixel."""
@@ -197,7 +203,7 @@ class Network(nn.Module):
         shape, channels = images.shape, self.config.in_channels
         if len(shape) == self.config.dimension + 2 and shape[1] != channels == shape[-1]:
             turned = (0, len(shape) - 1, *range(1, len(shape) - 1))
-            samples = f"{SUBJECTS[self.config.dimension]}s"
+            samples = f"{self.subject}s"
             raise ValueError(
                 f"{samples} seem to have their channels last, found shape {tuple(shape)}; pass "
                 f"{samples}.permute{turned}"
@@ -257,7 +263,7 @@ class Network(nn.Module):
         pretrained.check_described(self, made)
 
     def _check_images(self, images: Tensor) -> None:
-        config, samples = self.config, f"{SUBJECTS[self.config.dimension]}s"
+        config, samples = self.config, f"{self.subject}s"
         if not images.is_floating_point():
             raise ValueError(
                 f"{samples} are {images.dtype}, but a network takes standardised ones: "

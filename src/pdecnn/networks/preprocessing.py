@@ -56,6 +56,13 @@ class Preprocessing(Settings):
         "levels of an image pyramid.",
         "[1, inf)",
     )
+    emphasis: float = setting(
+        0.0,
+        "This share of the sample before is taken off each sample of sounds, before they are "
+        "standardised.",
+        "[0, 1]",
+    )
+    rate: int | None = setting(None, "The samples a second of sounds; None: no sounds.", "[1, inf)")
     class_names: tuple[str, ...] | None = setting(None, "What the outputs mean, in order.")
     pixels: str | None = setting(
         None,
@@ -91,6 +98,8 @@ class Preprocessing(Settings):
         pixels = self._pixels(images, torch.promote_types(dtype, torch.float32))
         if self.size is not None and tuple(pixels.shape[2:]) != self.size:
             pixels = _resize(pixels, self.size)
+        if self.emphasis:
+            pixels = pixels - self.emphasis * functional.pad(pixels[..., :-1], (1, 0))
         if self.standardize == "image":
             pixels = _standardize_each(pixels)
         elif self.mean is not None:

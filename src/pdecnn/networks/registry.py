@@ -146,6 +146,19 @@ SEGMENTERS: dict[int, dict[str, Any]] = {
     },
 }
 
+# From raw waves to classes. Cells of 8 samples become channels before the first step, which loses
+# nothing; six blocks, each twice as coarse as the one before it, then see half a second at 8 kHz,
+# the hamiltonian ones, with two layers a step, a whole one.
+SOUND_NETWORK: dict[str, Any] = {
+    "channels": (32, 64, 64, 96, 96, 128, 128),
+    "in_channels": 1,
+    "num_classes": 2,
+    "num_steps": 2,
+    "dimension": 1,
+    "opening": "pad",
+    "patch_size": 8,
+}
+
 # Trained networks that come with the package, one `save_pretrained` folder a model.
 PUBLISHED_WEIGHTS = Path(__file__).parent / "weights"
 
@@ -437,8 +450,19 @@ def _register_segmenters() -> None:
             register_model(config)
 
 
+def _register_sound_models() -> None:
+    for dynamics in ("parabolic", "hamiltonian", "second_order"):
+
+        def config(axes: dict[str, Any] = DYNAMICS[dynamics]) -> NetworkConfig:
+            return NetworkConfig(**axes, **SOUND_NETWORK)
+
+        config.__name__ = f"{dynamics}_sounds"
+        register_model(config)
+
+
 _register_paper_models()
 _register_tuned_models()
 _register_stable_models()
 _register_denoisers()
 _register_segmenters()
+_register_sound_models()

@@ -10,7 +10,6 @@ from typing import Any
 from pdecnn.data.registry import OWN, needs_folder
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.learning.metrics import best_epoch
-from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.reports.attack import RecordedAttack, read_attacks
 from pdecnn.reports.certificate import read_certificate
 from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
@@ -58,8 +57,8 @@ class PageRun:
 
     @property
     def subject(self) -> str:
-        """What its samples are: 'signal', 'image' or 'volume'."""
-        return SUBJECTS[self.config.network.dimension]
+        """What its samples are, a `RunConfig.subject`."""
+        return self.config.subject
 
     @property
     def test(self) -> dict[str, Any] | None:
@@ -134,7 +133,7 @@ def read_page_runs(
         if (run.folder / weights).is_dir():
             where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
             _check_data(run, places[place])
-            say(f"{name}: test {SUBJECTS[run.config.network.dimension]}s")
+            say(f"{name}: test {run.config.subject}s")
             measured |= _examined(run, num_images, where)
             measured |= (
                 _diagnosed(run, partial(_say_of, say, name), where) if diagnosis else _LEFT_OUT

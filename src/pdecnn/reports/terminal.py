@@ -87,7 +87,7 @@ class ConsoleListener(Listener):
         """Say what is trained on what, and start the bar on a terminal."""
         self.trainer = trainer
         device = trainer.sums.device
-        self.samples = f"{SUBJECTS[trainer.network.config.dimension]}s"
+        self.samples = f"{trainer.network.subject}s"
         held_out = "no" if trainer.validation is None else f"{len(trainer.validation):,}"
         self.console.print(
             f"{folder}: {trainer.network.num_weights:,} weights, {len(trainer.train):,} training "
@@ -229,8 +229,8 @@ def _history(epochs: Sequence[dict[str, Any]], console: Console, task: AbstractT
 
 
 def samples_of(config: RunConfig) -> str:
-    """What a run is about: signals, images or volumes."""
-    return f"{SUBJECTS[config.network.dimension]}s"
+    """What a run is about: signals, sounds, images or volumes."""
+    return f"{config.subject}s"
 
 
 def _ranks(trainer: Trainer) -> str:

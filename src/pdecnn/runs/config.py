@@ -14,6 +14,8 @@ from pdecnn.data.augmentation import ALTERNATE, PADDING_MODES, Augmentation
 from pdecnn.data.image_file import MAX_PIXELS
 from pdecnn.data.patches import LEFT_RIGHT, AbstractPatches, LabelledPatches, NoisyPatches
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
+from pdecnn.data.sound_file import HIGHEST_RATE
+from pdecnn.data.sounds import SoundSettings
 from pdecnn.errors import ConfigError, quoted, unknown_name
 from pdecnn.learning.tasks import TaskConfig
 from pdecnn.learning.training_config import TrainingConfig
@@ -21,6 +23,7 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.preprocessing import STANDARDIZATIONS
 from pdecnn.pde.activations import list_activations
 from pdecnn.pde.backprop import BACKPROP_MODES
+from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.integrators import INTEGRATORS
 from pdecnn.pde.layers import LAYERS
 from pdecnn.settings import Settings, documented, setting
@@ -37,6 +40,18 @@ _OF_CLASSES = (
     "temperature",
     "mixup",
     "cutmix",
+)
+_OF_SOUNDS = (
+    "test_groups",
+    "validation_groups",
+    "label",
+    "seconds",
+    "rate",
+    "emphasis",
+    "speed",
+    "gain",
+    "colour",
+    "hiss",
 )
 VALIDATION_FRACTION = 0.2
 CLASSIFYING = TaskConfig()
@@ -74,9 +89,33 @@ class DataConfig(Settings):
     )
     group: str | None = setting(
         None,
-        "A regular expression on the path of an image file below the folder: files with the same "
-        "first group in it are never split between training, validation and test. Arrays have an "
-        "array `group` beside `x` and `y` instead.",
+        "A regular expression on the path of an image or sound file below the folder: files with "
+        "the same first group in it are never split between training, validation and test. Arrays "
+        "have an array `group` beside `x` and `y` instead.",
+    )
+    test_groups: tuple[str, ...] | None = setting(
+        None, "The groups of sounds that are the test part; None: a fifth is held out."
+    )
+    validation_groups: tuple[str, ...] | None = setting(
+        None,
+        "The groups of sounds that are the validation part; None: as validation_fraction says.",
+    )
+    label: str | None = setting(
+        None,
+        "A regular expression on the path of a sound file below the folder, whose first group is "
+        "the class; None: the first folder is.",
+    )
+    seconds: float | None = setting(
+        None, "How long sounds are cut or padded to be, alike at both ends.", "(0, 3600]"
+    )
+    rate: int | None = setting(
+        None, "The samples a second that sounds are resampled to.", f"[1, {HIGHEST_RATE}]"
+    )
+    emphasis: float = setting(
+        0.0,
+        "This share of the sample before is taken off each sample of a sound, so that high pitches "
+        "count as much as low ones; 0.95 is usual for speech.",
+        "[0, 1]",
     )
     flip: bool | str = setting(
         True,
@@ -104,6 +143,26 @@ class DataConfig(Settings):
         False,
         "Whether every image is changed in one of 14 ways at a random strength: colour, contrast, "
         "turned, sheared and so on (TrivialAugment); for colour images.",
+    )
+    speed: tuple[float, ...] | None = setting(
+        None,
+        "The range of the factors by which sounds are played faster, their pitch with them, such "
+        "as [0.85, 1.15]; None: as they are.",
+        "[0.5, 2]",
+    )
+    gain: float = setting(
+        0.0, "Sounds become louder or softer by up to so many decibels.", "[0, 40]"
+    )
+    colour: float = setting(
+        0.0,
+        "Sounds are filtered as by other microphones and rooms: each of the 8 samples before one "
+        "is added to it with a random weight of this standard deviation.",
+        "[0, 1]",
+    )
+    hiss: float = setting(
+        0.0,
+        "Sounds get white noise of a standard deviation of up to this share of their own.",
+        "[0, 10]",
     )
     standardize: str = setting(
         "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
@@ -148,14 +207,16 @@ class DataConfig(Settings):
             )
         if self.name == "images" and self.size is None:
             raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
-        if self.group is not None:
+        for name in ("group", "label"):
             try:
-                re.compile(self.group)
+                re.compile(getattr(self, name) or "")
             except re.error as error:
                 raise ConfigError(
-                    f"data.group must be a regular expression ({error}), found {quoted(self.group)}"
+                    f"data.{name} must be a regular expression ({error}), found "
+                    f"{quoted(getattr(self, name))}"
                 ) from None
         self._check_pictures()
+        self._check_sounds()
         self._check_use()
 
     def _check_pictures(self) -> None:
@@ -236,6 +297,40 @@ class DataConfig(Settings):
         if self.pooling > 1:
             raise ConfigError("data.pooling would leave pixels without a class; leave it out")
 
+    def _check_sounds(self) -> None:
+        """What sounds need, and nothing else has."""
+        self.augmentation()  # which checks its range of speeds
+        if self.name != "sounds":
+            for name in _OF_SOUNDS:
+                value = getattr(self, name)
+                if value:
+                    raise ConfigError(
+                        f"data.{name} is for data.name=sounds; leave it out for {self.name!r}, "
+                        f"found {list(value) if isinstance(value, tuple) else value}"
+                    )
+        elif self.seconds is None or self.rate is None:
+            raise ConfigError(
+                "sounds have one length and rate: set data.seconds and data.rate, e.g. "
+                "data.seconds=1 and data.rate=16000"
+            )
+        elif round(self.seconds * self.rate) < 1:
+            raise ConfigError(
+                f"data.seconds={self.seconds:g} at data.rate={self.rate} is no sample; raise them"
+            )
+        elif self.size is not None or self.stream or self.pooling > 1 or self.flip:
+            raise ConfigError(
+                "sounds are in memory, of data.seconds at data.rate, and not played backwards: "
+                "leave out data.size, data.stream and data.pooling, and set data.flip=false"
+            )
+
+    def sounds(self) -> SoundSettings | None:
+        """How sounds are read; None for other data."""
+        if self.name != "sounds":
+            return None
+        return SoundSettings(
+            **{entry.name: getattr(self, entry.name) for entry in fields(SoundSettings)}
+        )
+
     def patches(self, dimension: int) -> AbstractPatches | None:
         """The examples that become of images of so many axes; None for data with classes."""
         size = self.patch_size(dimension)
@@ -285,9 +380,9 @@ class DataConfig(Settings):
                 f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
                 f"found {self.channels}"
             )
-        if self.group is not None and self.name not in ("images", "segmented"):
+        if self.group is not None and self.name not in ("images", "segmented", "sounds"):
             raise ConfigError(
-                f"data.group is a pattern on names of image files; leave it out for "
+                f"data.group is a pattern on names of image and sound files; leave it out for "
                 f"{self.name!r}, found {quoted(self.group)}: arrays have an array group beside x "
                 f"and y"
             )
@@ -338,6 +433,11 @@ class RunConfig:
                         f"training.{name} is for classes; leave it out for task.name="
                         f"{self.task.name}"
                     )
+
+    @property
+    def subject(self) -> str:
+        """What its samples are: 'signal', 'sound', 'image' or 'volume'."""
+        return "sound" if self.data.name == "sounds" else SUBJECTS[self.network.dimension]
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON values."""
@@ -413,6 +513,16 @@ _BEFORE: dict[int, dict[str, Any]] = {
         "data.zoom": 0.0,
         "data.intensity": 0.0,
         "data.noise": None,
+        "data.test_groups": None,
+        "data.validation_groups": None,
+        "data.label": None,
+        "data.seconds": None,
+        "data.rate": None,
+        "data.speed": None,
+        "data.gain": 0.0,
+        "data.colour": 0.0,
+        "data.emphasis": 0.0,
+        "data.hiss": 0.0,
     },
 }
 # Settings that are gone: the value at which they are ignored, and what to do about another one.

@@ -27,7 +27,6 @@ from pdecnn.diagnostics.robustness import (
 from pdecnn.errors import ConfigError, DivergedError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
-from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.environment import cpu_threads, resolve_device
 from pdecnn.runs.evaluation import open_run, read_run
 from pdecnn.runs.runs import Run
@@ -162,7 +161,7 @@ def diagnose(
         blocks=tuple(blocks),
         factors=factors,
         lipschitz_missing=missing,
-        subject=SUBJECTS[network.config.dimension],
+        subject=network.subject,
         notice=None if found is None else f"{run.weights(weights)}: {found}",
     )
 
@@ -202,7 +201,7 @@ def attack(
             chosen = _sample(test, check_count("num_images", num_images))
         batch_size = config.training.evaluation_batch_size
         images = chosen.images[:]
-        say(f"{', '.join(methods)} on {len(chosen)} {SUBJECTS[network.config.dimension]}s")
+        say(f"{', '.join(methods)} on {len(chosen)} {network.subject}s")
         found = measure_robustness(
             network,
             images,
@@ -231,7 +230,7 @@ def attack(
         notice=found.notice,
         examples=found.examples,
         class_names=chosen.class_names,
-        subject=SUBJECTS[network.config.dimension],
+        subject=network.subject,
     )
 
 

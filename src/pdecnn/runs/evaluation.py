@@ -18,6 +18,8 @@ from pdecnn.data.arrays import SAMPLES, read_samples, samples_of
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_file import SUFFIXES, read_image, write_image, write_label_image
 from pdecnn.data.image_set import ImageSet
+from pdecnn.data.sound_file import SOUNDS
+from pdecnn.data.sounds import read_wave
 from pdecnn.data.volumes import SUFFIXES as VOLUMES
 from pdecnn.data.volumes import is_volume, read_volume, write_label_volume
 from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
@@ -29,7 +31,6 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_weights
-from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.preparation import make_run_task, read_splits
@@ -197,7 +198,7 @@ def read_run(
         refuse_nonfinite(network, run.weights(weights))
     images: ImageSet | None = getattr(read_splits(config.data, config.seed), split)
     if images is None:
-        samples = f"{SUBJECTS[network.config.dimension]}s"
+        samples = f"{network.subject}s"
         raise ConfigError(
             f"{run.folder} has no validation {samples}: it was trained on all training {samples} "
             f"(data.validation_fraction=0); use --split test or train"
@@ -216,7 +217,7 @@ def predict(
 ) -> list[dict[str, Any]]:
     """The most probable classes, by name: one entry per image, or per sample of an array.
 
-    `images` are image files, .npy, .npz or .safetensors files with samples (n, channels,
+    `images` are image or sound files, .npy, .npz or .safetensors files with samples (n, channels,
     *spatial), folders with such files in them at any depth, or one array of samples.
     """
     if top < 1:
@@ -278,8 +279,7 @@ def predict_images(
     kinds = VOLUMES if network.config.dimension == 3 else SUFFIXES
     for file, target in zip(files, targets, strict=True):
         if not file.name.lower().endswith(kinds):
-            subject = SUBJECTS[network.config.dimension]
-            raise DataError(f"{file}: is no {subject} file; they end in {', '.join(kinds)}")
+            raise DataError(f"{file}: is no {network.subject} file; they end in {', '.join(kinds)}")
         if targets.count(target) > 1:
             raise DataError(f"{target}: would be written for two images; rename one of them")
         if os.path.lexists(target) and (not force or target.resolve() == file.resolve()):
@@ -327,18 +327,36 @@ def _samples(
         return
     size = network.preprocessing.size
     for path in _found_files(images):
-        if path.suffix in SAMPLES:
+        if path.suffix.lower() in SOUNDS:
+            yield [str(path)], _sound(network, path)
+        elif path.suffix in SAMPLES:
             samples = _fitting(network, read_samples(path), str(path))
             yield [f"{path}[{place}]" for place in range(len(samples))], samples
         elif network.config.dimension != 2:
             raise ConfigError(
                 f"{path}: image files have 2 dimensions, and the network takes "
-                f"{network.config.dimension}D samples; pass {', '.join(SAMPLES)} files"
+                f"{network.config.dimension}D samples; pass {_files_for(network)} files"
             )
         else:
             height_width = None if size is None else (size[0], size[1])
             image = read_image(path, network.config.in_channels, height_width)
             yield [str(path)], image.unsqueeze(0)
+
+
+def _files_for(network: Network) -> str:
+    sounds = () if network.preprocessing.rate is None else SOUNDS
+    return ", ".join((*sounds, *SAMPLES))
+
+
+def _sound(network: Network, path: Path) -> Tensor:
+    """A sound file as the network takes it."""
+    size, rate = network.preprocessing.size, network.preprocessing.rate
+    if rate is None or size is None:
+        raise ConfigError(
+            f"{path}: is a sound, and the network was not trained on sounds; pass samples in "
+            f"{', '.join(SAMPLES)} files"
+        )
+    return read_wave(path, rate=rate, length=size[0])[None]
 
 
 def _found_files(paths: Sequence[str | Path]) -> list[Path]:
@@ -351,12 +369,13 @@ def _found_files(paths: Sequence[str | Path]) -> list[Path]:
         inside = [
             file
             for file in sorted(path.rglob("*"))
-            if file.name.lower().endswith((*SUFFIXES, *SAMPLES, *VOLUMES)) and file.is_file()
+            if file.name.lower().endswith((*SUFFIXES, *SOUNDS, *SAMPLES, *VOLUMES))
+            and file.is_file()
         ]
         if not inside:
             raise DataError(
                 f"{path}: is a folder without files to classify; they end in "
-                f"{', '.join((*SUFFIXES, *SAMPLES, *VOLUMES))}"
+                f"{', '.join((*SUFFIXES, *SOUNDS, *SAMPLES, *VOLUMES))}"
             )
         found += inside
     return found

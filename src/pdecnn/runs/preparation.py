@@ -79,6 +79,7 @@ def read_splits(config: DataConfig, seed: int, arrays: Mapping[str, Any] | None 
         size=config.size,
         stream=config.stream,
         group=config.group,
+        sounds=config.sounds(),
     )
     train, validation = data.train, data.validation
     if validation is None and config.validation_fraction > 0:
@@ -116,7 +117,8 @@ def fit_network(config: RunConfig, arrays: Mapping[str, Any] | None = None) -> R
     if config.data.name not in OWN:
         return config
     source = config.data.folder if arrays is None else arrays
-    found = own_form(config.data.name, source, channels=config.data.channels)
+    data = config.data
+    found = own_form(data.name, source, channels=data.channels, sounds=data.sounds())
     if config.data.name in ("images", "pictures", "segmented"):
         found = _as_weights_take(found, config)
         config = replace(config, data=replace(config.data, channels=found.channels))
@@ -232,6 +234,8 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
         std=std,
         size=train.size if config.size is None else (config.size,) * dimensions,
         pooling=config.pooling,
+        emphasis=config.emphasis,
+        rate=config.rate,
         class_names=train.class_names,
         pixels=pixels,
     )

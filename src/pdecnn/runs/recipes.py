@@ -232,6 +232,39 @@ def _segmenter(name: str, data: DataConfig) -> RunConfig:
     )
 
 
+def sounds(dynamics: str) -> RunConfig:
+    """Sound files of one's own, from the raw wave: at other speeds and times, with noise."""
+    name = f"{dynamics}_sounds"
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(
+            name="sounds",
+            seconds=1.0,
+            rate=8000,
+            emphasis=0.95,
+            flip=False,
+            speed=(0.85, 1.15),
+            gain=6.0,
+            hiss=0.1,
+        ),
+        training=TrainingConfig(
+            epochs=60,
+            batch_size=64,
+            optimizer="adamw",
+            learning_rates=(3e-3,),
+            schedule="cosine",
+            warmup=0.05,
+            weight_decay=0.05,
+            label_smoothing=0.1,
+            clip_norm=1.0,
+            smoothness_weight=0.0,
+            decay_weight=0.0,
+            box="none",
+        ),
+    )
+
+
 _ALL_OF_CIFAR10 = DataConfig(
     name="cifar10", padding=1 / 32, standardize="mean", validation_fraction=0.0
 )
@@ -398,7 +431,7 @@ RECIPES |= {
 }
 RECIPES |= {
     f"{dynamics}_{function.__name__}": (function, dynamics)
-    for function in (denoising, segmentation, segmentation_volumes)
+    for function in (denoising, segmentation, segmentation_volumes, sounds)
     for dynamics in ("parabolic", "hamiltonian", "second_order")
 }
 
@@ -479,8 +512,8 @@ def _unread(name: str, place: Path) -> str:
     if not fitting:
         return (
             f"{said}; no recipe reads what lies there: it is neither a folder with one of images "
-            f"for each class, nor arrays x and y ({KINDS}), nor a data set of the paper as "
-            f"published"
+            f"for each class, nor sound files, nor arrays x and y ({KINDS}), nor a data set of the "
+            f"paper as published"
         )
     return f"{said}; name one that does: {', '.join(fitting)}{remark}"
 

@@ -36,8 +36,9 @@ def test_there_is_a_recipe_for_every_dynamics_and_data_set():
         for s in ("segmentation", "segmentation_volumes")
         if d != "resnet"
     ]
+    sounds = [f"{d}_sounds" for d in DYNAMICS if d != "resnet"]
     assert list_recipes() == sorted(
-        [*plain, *own, *multilevel, *stable, *tuned, *denoising, *segmenting]
+        [*plain, *own, *multilevel, *stable, *tuned, *denoising, *segmenting, *sounds]
     )
     assert list_recipes("*_stl10") == [f"{dynamics}_stl10" for dynamics in DYNAMICS]
     assert list_recipes("nothing*") == []
@@ -103,7 +104,7 @@ def test_multilevel_recipes_are_the_plain_ones_in_levels():
 def test_a_recipe_trains_the_model_of_its_name(name):
     config = recipe(name)
     assert config.recipe == name
-    assert config.network == pdecnn.create_model(name).config
+    assert config.network.with_grid() == pdecnn.create_model(name).config
     kind = name.removesuffix("_tuned").rpartition("_")[2]
     data_sets = {"signals": "arrays", "volumes": "arrays", "denoising": "pictures"}
     wanted = "segmented" if "segmentation" in name else data_sets.get(kind, kind)
