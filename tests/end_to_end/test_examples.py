@@ -19,8 +19,8 @@ SLOW = {
     "extrapolation",
     "learned_denoising",
     "plain_loop",
-    "segment_textures",
     "signal_1d",
+    "segment_textures",
 }
 DATA_MAKERS = {"chirps", "rotations", "vowels"}  # they write files and draw nothing
 # As a user runs it, but that figures are saved in place of shown.

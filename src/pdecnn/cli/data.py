@@ -56,14 +56,17 @@ def download_data(
 def pack_data(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Files, perhaps in train, validation and test."),
+        typer.Argument(
+            metavar="DIR",
+            help="Images, perhaps with labels, or sounds, perhaps in train, validation and test.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file, FILE.npz.")],
     settings: SetOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Put a folder of pictures, images with labels or sounds into one file for `--data`."""
+    """Put a folder of pictures, of images with labels, or of sounds into one file for `--data`."""
     del debug
     from pdecnn.data.pictures import pack_pictures
     from pdecnn.data.segmented import dimension_of, pack_segmented
@@ -72,18 +75,19 @@ def pack_data(
     from pdecnn.runs.recipes import recipe
 
     is_segmented = dimension_of(folder) is not None
-    name = "parabolic_sounds" if has_sounds(folder) else "parabolic_denoising"
-    name = "parabolic_segmentation" if is_segmented else name
+    name = "parabolic_segmentation" if is_segmented else "parabolic_denoising"
+    if has_sounds(folder):
+        name = "parabolic_sounds"
     data = recipe(name).with_settings(parse_assignments(settings)).data
     sounds = data.sounds()
     if output.exists() and not force:
         raise DataError(f"{output}: is there already; pass --force, or another --output")
-    if is_segmented:
-        numbers = pack_segmented(folder, output, channels=data.channels, group=data.group)
-    elif sounds is None:
-        numbers = pack_pictures(folder, output, channels=data.channels)
-    else:
+    if sounds is not None:
         numbers = pack_sounds(folder, output, sounds)
+    elif is_segmented:
+        numbers = pack_segmented(folder, output, channels=data.channels, group=data.group)
+    else:
+        numbers = pack_pictures(folder, output, channels=data.channels)
     print(f"{output}: " + ", ".join(f"{number} {part}" for part, number in numbers.items()))
 
 

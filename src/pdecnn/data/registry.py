@@ -73,7 +73,7 @@ PUBLISHED: dict[str, tuple[PublishedFolder, ...]] = {
     name: versions for name, (versions, _) in _IN_FOLDER.items()
 }
 """What is published of each data set, the version to fetch first."""
-OWN = ("images", "arrays", "pictures", "segmented", "sounds")
+OWN = ("images", "arrays", "pictures", "sounds", "segmented")
 """Data of one's own, which says itself how many channels and classes it has."""
 DATASETS: tuple[str, ...] = (*_BUILT_IN, *_IN_FOLDER, *OWN)
 
@@ -111,11 +111,11 @@ def read_dataset(
         raise DataError(f"data set {name!r} is read from a folder; arrays are data.name=arrays")
     if name == "pictures":
         return read_pictures(folder, channels=channels)
-    if name == "segmented":
-        return read_segmented(folder, channels=channels, group=group)
     if name == "sounds":
         assert sounds is not None, "a DataConfig for sounds has a length and a rate"
         return read_sounds(folder, sounds)
+    if name == "segmented":
+        return read_segmented(folder, channels=channels, group=group)
     if name == "images":
         assert size is not None, "a DataConfig for images has a size"
         return read_image_folder(folder, channels=channels, size=size, stream=stream, group=group)
@@ -137,11 +137,11 @@ def own_form(
         raise DataError(_wanted(name))
     if name == "pictures" and not isinstance(folder, Mapping):
         return pictures_form(folder, channels=channels)
-    if name == "segmented" and not isinstance(folder, Mapping):
-        return segmented_form(folder, channels=channels)
     if name == "sounds" and not isinstance(folder, Mapping):
         assert sounds is not None, "a DataConfig for sounds has a length and a rate"
         return sounds_form(folder, sounds)
+    if name == "segmented" and not isinstance(folder, Mapping):
+        return segmented_form(folder, channels=channels)
     if name == "images" and not isinstance(folder, Mapping):
         num_classes = len(image_classes(folder))
         return ArrayForm(image_channels(folder) if channels is None else channels, num_classes, 2)
@@ -223,12 +223,12 @@ def _wanted(name: str) -> str:
         return "no images were given; pass --data DIR with a folder for each class in it"
     if name == "pictures":
         return "no images were given; pass --data DIR with images in it, of any names and sizes"
+    if name == "sounds":
+        return "no sounds were given; pass --data DIR with WAV, FLAC or OGG files in it"
     if name == "segmented":
         return (
             "no images were given; pass --data DIR with images in DIR/images, labels in DIR/labels"
         )
-    if name == "sounds":
-        return "no sounds were given; pass --data DIR with WAV, FLAC or OGG files in it"
     if name == "arrays":
         return f"no arrays were given; pass --data with x and y in them: {KINDS}"
     first = published_versions(name)[0]

@@ -15,7 +15,7 @@ class PixelNetwork(nn.Module):
 
     The network is a copy in evaluation mode. Its blocks keep nothing for a gradient but compute
     the same numbers, those of 'exact' on its grid. Images are resized, if at all, by matrices,
-    which unlike torch's own resizing can be exported for images of any size.
+    which unlike torch's own resizing can be exported for images of any size; sounds never are.
     """
 
     def __init__(self, network: Network) -> None:
@@ -23,7 +23,7 @@ class PixelNetwork(nn.Module):
         self.network = deepcopy(network).eval().requires_grad_(False)
         self.network.blocks = nn.ModuleList(map(_without_backprop, network.blocks)).eval()
         self.network.preprocessing = replace(network.preprocessing, size=None)
-        self.size = network.preprocessing.size
+        self.size = None if network.preprocessing.rate else network.preprocessing.size
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Scores (batch, num_classes) of pixels (batch, channels, *spatial)."""

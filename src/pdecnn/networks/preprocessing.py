@@ -97,6 +97,11 @@ class Preprocessing(Settings):
         images = as_tensor(images)
         pixels = self._pixels(images, torch.promote_types(dtype, torch.float32))
         if self.size is not None and tuple(pixels.shape[2:]) != self.size:
+            if self.rate is not None:  # stretched it would have another pitch
+                raise ValueError(
+                    f"sounds must have {self.size[0]} samples, found shape {tuple(pixels.shape)}; "
+                    f"cut them, or pad them with zeros"
+                )
             pixels = _resize(pixels, self.size)
         if self.emphasis:
             pixels = pixels - self.emphasis * functional.pad(pixels[..., :-1], (1, 0))

@@ -130,6 +130,18 @@ DENOISERS: dict[str, dict[str, Any]] = {
     },
 }
 
+# From raw waves to classes. Cells of 8 samples become channels before the first step, which loses
+# nothing; six blocks, each twice as coarse as the one before it, then see half a second at 8 kHz,
+# the hamiltonian ones, with two layers a step, a whole one.
+SOUND_NETWORK: dict[str, Any] = {
+    "channels": (32, 64, 64, 96, 96, 128, 128),
+    "in_channels": 1,
+    "num_classes": 2,
+    "num_steps": 2,
+    "dimension": 1,
+    "opening": "pad",
+    "patch_size": 8,
+}
 # From images or volumes to a class for each pixel, in levels: a pixel becomes channels of a
 # coarser one, so that layers are thin where there are many channels.
 SEGMENTERS: dict[int, dict[str, Any]] = {
@@ -144,19 +156,6 @@ SEGMENTERS: dict[int, dict[str, Any]] = {
         "hidden_channels": (32, 64, 32, 64, 32),
         "in_channels": 1,
     },
-}
-
-# From raw waves to classes. Cells of 8 samples become channels before the first step, which loses
-# nothing; six blocks, each twice as coarse as the one before it, then see half a second at 8 kHz,
-# the hamiltonian ones, with two layers a step, a whole one.
-SOUND_NETWORK: dict[str, Any] = {
-    "channels": (32, 64, 64, 96, 96, 128, 128),
-    "in_channels": 1,
-    "num_classes": 2,
-    "num_steps": 2,
-    "dimension": 1,
-    "opening": "pad",
-    "patch_size": 8,
 }
 
 # Trained networks that come with the package, one `save_pretrained` folder a model.
@@ -422,6 +421,16 @@ def _register_denoisers() -> None:
         register_model(config)
 
 
+def _register_sound_models() -> None:
+    for dynamics in ("parabolic", "hamiltonian", "second_order"):
+
+        def config(axes: dict[str, Any] = DYNAMICS[dynamics]) -> NetworkConfig:
+            return NetworkConfig(**axes, **SOUND_NETWORK)
+
+        config.__name__ = f"{dynamics}_sounds"
+        register_model(config)
+
+
 def _register_segmenters() -> None:
     for dynamics in ("parabolic", "hamiltonian", "second_order"):
         # The heat equation cannot be run backwards, and batch norm does what a step size would.
@@ -450,19 +459,9 @@ def _register_segmenters() -> None:
             register_model(config)
 
 
-def _register_sound_models() -> None:
-    for dynamics in ("parabolic", "hamiltonian", "second_order"):
-
-        def config(axes: dict[str, Any] = DYNAMICS[dynamics]) -> NetworkConfig:
-            return NetworkConfig(**axes, **SOUND_NETWORK)
-
-        config.__name__ = f"{dynamics}_sounds"
-        register_model(config)
-
-
 _register_paper_models()
 _register_tuned_models()
 _register_stable_models()
 _register_denoisers()
-_register_segmenters()
 _register_sound_models()
+_register_segmenters()

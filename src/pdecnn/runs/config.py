@@ -256,6 +256,40 @@ class DataConfig(Settings):
                 "data.standardize=none and leave out data.size and data.stream"
             )
 
+    def _check_sounds(self) -> None:
+        """What sounds need, and nothing else has."""
+        self.augmentation()  # which checks its range of speeds
+        if self.name != "sounds":
+            for name in _OF_SOUNDS:
+                value = getattr(self, name)
+                if value:
+                    raise ConfigError(
+                        f"data.{name} is for data.name=sounds; leave it out for {self.name!r}, "
+                        f"found {list(value) if isinstance(value, tuple) else value}"
+                    )
+        elif self.seconds is None or self.rate is None:
+            raise ConfigError(
+                "sounds have one length and rate: set data.seconds and data.rate, e.g. "
+                "data.seconds=1 and data.rate=16000"
+            )
+        elif round(self.seconds * self.rate) < 1:
+            raise ConfigError(
+                f"data.seconds={self.seconds:g} at data.rate={self.rate} is no sample; raise them"
+            )
+        elif self.size is not None or self.stream or self.pooling > 1 or self.flip:
+            raise ConfigError(
+                "sounds are in memory, of data.seconds at data.rate, and not played backwards: "
+                "leave out data.size, data.stream and data.pooling, and set data.flip=false"
+            )
+
+    def sounds(self) -> SoundSettings | None:
+        """How sounds are read; None for other data."""
+        if self.name != "sounds":
+            return None
+        return SoundSettings(
+            **{entry.name: getattr(self, entry.name) for entry in fields(SoundSettings)}
+        )
+
     def _refuse_others_settings(self) -> None:
         """Refuse what is read of other data alone."""
         both = ("pictures", "segmented")
@@ -296,40 +330,6 @@ class DataConfig(Settings):
             )
         if self.pooling > 1:
             raise ConfigError("data.pooling would leave pixels without a class; leave it out")
-
-    def _check_sounds(self) -> None:
-        """What sounds need, and nothing else has."""
-        self.augmentation()  # which checks its range of speeds
-        if self.name != "sounds":
-            for name in _OF_SOUNDS:
-                value = getattr(self, name)
-                if value:
-                    raise ConfigError(
-                        f"data.{name} is for data.name=sounds; leave it out for {self.name!r}, "
-                        f"found {list(value) if isinstance(value, tuple) else value}"
-                    )
-        elif self.seconds is None or self.rate is None:
-            raise ConfigError(
-                "sounds have one length and rate: set data.seconds and data.rate, e.g. "
-                "data.seconds=1 and data.rate=16000"
-            )
-        elif round(self.seconds * self.rate) < 1:
-            raise ConfigError(
-                f"data.seconds={self.seconds:g} at data.rate={self.rate} is no sample; raise them"
-            )
-        elif self.size is not None or self.stream or self.pooling > 1 or self.flip:
-            raise ConfigError(
-                "sounds are in memory, of data.seconds at data.rate, and not played backwards: "
-                "leave out data.size, data.stream and data.pooling, and set data.flip=false"
-            )
-
-    def sounds(self) -> SoundSettings | None:
-        """How sounds are read; None for other data."""
-        if self.name != "sounds":
-            return None
-        return SoundSettings(
-            **{entry.name: getattr(self, entry.name) for entry in fields(SoundSettings)}
-        )
 
     def patches(self, dimension: int) -> AbstractPatches | None:
         """The examples that become of images of so many axes; None for data with classes."""
@@ -380,7 +380,7 @@ class DataConfig(Settings):
                 f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
                 f"found {self.channels}"
             )
-        if self.group is not None and self.name not in ("images", "segmented", "sounds"):
+        if self.group is not None and self.name not in ("images", "sounds", "segmented"):
             raise ConfigError(
                 f"data.group is a pattern on names of image and sound files; leave it out for "
                 f"{self.name!r}, found {quoted(self.group)}: arrays have an array group beside x "

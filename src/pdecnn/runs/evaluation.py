@@ -279,7 +279,8 @@ def predict_images(
     kinds = VOLUMES if network.config.dimension == 3 else SUFFIXES
     for file, target in zip(files, targets, strict=True):
         if not file.name.lower().endswith(kinds):
-            raise DataError(f"{file}: is no {network.subject} file; they end in {', '.join(kinds)}")
+            subject = network.subject
+            raise DataError(f"{file}: is no {subject} file; they end in {', '.join(kinds)}")
         if targets.count(target) > 1:
             raise DataError(f"{target}: would be written for two images; rename one of them")
         if os.path.lexists(target) and (not force or target.resolve() == file.resolve()):

@@ -94,7 +94,7 @@ def export(
         ],
         "smallest_size": _smallest_size(network),
         "multiple_of": _cell(network),
-        "resized_to": network.preprocessing.to_dict()["size"],
+        "resized_to": None if _only_size(network) else network.preprocessing.to_dict()["size"],
         "class_names": _class_names(network),
         "largest_relative_difference": difference,
         "compared_shapes": [list(shape) for shape in shapes],
@@ -147,8 +147,11 @@ def _axes(network: Network) -> list[str]:
 
 
 def _only_size(network: Network) -> list[int]:
-    """The largest images for which the network is bounded, where it does not resize them."""
+    """The length of sounds; the largest images for which the network is bounded, where it does
+    not resize them."""
     config, preprocessing = network.config, network.preprocessing
+    if preprocessing.rate is not None and preprocessing.size is not None:
+        return list(preprocessing.size)
     if config.certified_size is None or preprocessing.size is not None:
         return []
     return [n * preprocessing.pooling for n in config.certified_size]
@@ -161,10 +164,10 @@ def _cell(network: Network) -> int:
 
 def _smallest_size(network: Network) -> int:
     """The smallest image side: torch.export needs two pixels an axis wherever a size is free."""
-    if network.preprocessing.size:
-        return 2
     if only := _only_size(network):
         return min(only)
+    if network.preprocessing.size:
+        return 2
     return 2 * network.config.smallest_size * network.preprocessing.pooling
 
 

@@ -178,6 +178,39 @@ def stable_denoising(dynamics: str) -> RunConfig:
     return denoising(f"{dynamics}_stable")
 
 
+def sounds(dynamics: str) -> RunConfig:
+    """Sound files of one's own, from the raw wave: at other speeds and times, with noise."""
+    name = f"{dynamics}_sounds"
+    return RunConfig(
+        recipe=name,
+        network=model_config(name),
+        data=DataConfig(
+            name="sounds",
+            seconds=1.0,
+            rate=8000,
+            emphasis=0.95,
+            flip=False,
+            speed=(0.85, 1.15),
+            gain=6.0,
+            hiss=0.1,
+        ),
+        training=TrainingConfig(
+            epochs=60,
+            batch_size=64,
+            optimizer="adamw",
+            learning_rates=(3e-3,),
+            schedule="cosine",
+            warmup=0.05,
+            weight_decay=0.05,
+            label_smoothing=0.1,
+            clip_norm=1.0,
+            smoothness_weight=0.0,
+            decay_weight=0.0,
+            box="none",
+        ),
+    )
+
+
 def segmentation(dynamics: str) -> RunConfig:
     """Images with a class for each pixel: mirrored left to right, as photographs may be."""
     data = DataConfig(
@@ -224,39 +257,6 @@ def _segmenter(name: str, data: DataConfig) -> RunConfig:
             learning_rates=(2e-3,),
             schedule="cosine",
             warmup=0.02,
-            clip_norm=1.0,
-            smoothness_weight=0.0,
-            decay_weight=0.0,
-            box="none",
-        ),
-    )
-
-
-def sounds(dynamics: str) -> RunConfig:
-    """Sound files of one's own, from the raw wave: at other speeds and times, with noise."""
-    name = f"{dynamics}_sounds"
-    return RunConfig(
-        recipe=name,
-        network=model_config(name),
-        data=DataConfig(
-            name="sounds",
-            seconds=1.0,
-            rate=8000,
-            emphasis=0.95,
-            flip=False,
-            speed=(0.85, 1.15),
-            gain=6.0,
-            hiss=0.1,
-        ),
-        training=TrainingConfig(
-            epochs=60,
-            batch_size=64,
-            optimizer="adamw",
-            learning_rates=(3e-3,),
-            schedule="cosine",
-            warmup=0.05,
-            weight_decay=0.05,
-            label_smoothing=0.1,
             clip_norm=1.0,
             smoothness_weight=0.0,
             decay_weight=0.0,
@@ -431,7 +431,7 @@ RECIPES |= {
 }
 RECIPES |= {
     f"{dynamics}_{function.__name__}": (function, dynamics)
-    for function in (denoising, segmentation, segmentation_volumes, sounds)
+    for function in (denoising, sounds, segmentation, segmentation_volumes)
     for dynamics in ("parabolic", "hamiltonian", "second_order")
 }
 

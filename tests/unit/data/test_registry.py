@@ -12,7 +12,7 @@ from tests.unit.data import test_cifar, test_stl10
 def test_the_names():
     published, own = DATASETS[:4], DATASETS[4:]
     assert published == ("digits", "stl10", "cifar10", "cifar100")
-    assert own == ("images", "arrays", "pictures", "segmented", "sounds")
+    assert own == ("images", "arrays", "pictures", "sounds", "segmented")
     assert [name for name in DATASETS if not needs_folder(name)] == ["digits"]
 
 
