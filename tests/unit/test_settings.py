@@ -101,6 +101,9 @@ def test_numbers_of_numpy_are_stored_as_pythons(cls, entry):
             extra = {"name": "pictures", "patch": 1, "noise": 25.0, "standardize": "none"}
         if entry.name in ("turn", "zoom", "intensity"):
             extra = {"name": "segmented", "patch": 1}
+        of_sounds = ("seconds", "rate", "emphasis", "gain", "colour", "hiss")
+        if cls.section == "data" and entry.name in of_sounds:
+            extra = {"name": "sounds", "seconds": 1.0, "rate": 8000, "flip": False}
         found = getattr(cls(**NEEDED[cls] | extra | {entry.name: number}), entry.name)
         json.dumps(found)
         assert found == number or found == (number,)
