@@ -101,13 +101,13 @@ def write_label_image(path: Path, labels: Tensor) -> None:
     from PIL import Image
 
     image = Image.fromarray(labels.cpu().numpy().astype(np.uint8))
-    image.putpalette(_palette())
+    image.putpalette(label_palette())
     content = BytesIO()
     image.save(content, "PNG")
     write_atomically(path, content.getvalue())
 
 
-def _palette() -> list[int]:
+def label_palette() -> list[int]:
     """Black for 0, then colours far apart: the bits of a number, each third one for a colour."""
     return [
         sum((number >> (3 * bit + colour) & 1) << (7 - bit) for bit in range(3))

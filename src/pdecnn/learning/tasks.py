@@ -112,6 +112,8 @@ class AbstractTask(ABC):
     """Whether each sample has one class, as attacks, certificates and the explorer need."""
     columns: ClassVar[tuple[str, ...]]
     """What of `show` stands side by side, where each pixel has an answer."""
+    answer: ClassVar[str]
+    """Which of the columns the network made; the others are the data's."""
 
     def format(self, score: float, digits: int = 1) -> str:
         """The score as people read it."""
@@ -258,7 +260,7 @@ class Denoising(AbstractTask):
     """The clean image of a noisy one: a regression at each pixel."""
 
     score, label, percent = "psnr", "PSNR in dB", False
-    columns = ("noisy", "denoised", "clean")
+    columns, answer = ("noisy", "denoised", "clean"), "denoised"
     kind: str
     """One of the FIELD_LOSSES of regression."""
     noise: float
@@ -385,7 +387,7 @@ class Segmentation(AbstractTask):
     """A class for each pixel, by cross entropy, and by Dice without the background (class 0)."""
 
     score, label, percent = "mean_dice", "mean Dice", True
-    columns = ("image", "labels", "found")
+    columns, answer = ("image", "labels", "found"), "found"
     kind: str
     """One of the FIELD_LOSSES of segmentation."""
 

@@ -142,11 +142,12 @@ def convergence_charts(
     *,
     several: bool,
     score: tuple[str, str, str] = ("Accuracy", "accuracy", "accuracy"),
+    percent: bool = True,
 ) -> list[Chart]:
     """A score and the loss against the epoch, of runs by name, epochs, place of the best, colour.
 
-    The score has a title, a key and a label. Of one run training and validation have colours; of
-    several each run has one.
+    The score has a title, a key and a label, and is a share if `percent`. Of one run training and
+    validation have colours; of several each run has one.
     """
     charts = []
     name_of_score, key_of_score, label_of_score = score
@@ -174,7 +175,7 @@ def convergence_charts(
                 series=curves,
                 x_label="epoch",
                 y_label=label,
-                percent=title == "Accuracy",
+                percent=percent and title == name_of_score,
                 may_be_log=title == "Loss",
                 lines=changes(runs[0][1]) if len(runs) == 1 else (),
             )

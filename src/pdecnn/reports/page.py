@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_atomically
-from pdecnn.learning.tasks import Denoising
 from pdecnn.reports.attack import draw_attacks
 from pdecnn.reports.certificate import draw_certificates
 from pdecnn.reports.html import Markup, tag
@@ -55,11 +54,16 @@ def report(
     output = Path(output)
     check_output(output)
     opened = [Run(run) for run in runs]
-    if all(isinstance(make_run_task(run.config), Denoising) for run in opened):
+    tasks = [make_run_task(run.config) for run in opened]
+    if not any(task.has_classes for task in tasks):
+        if len({type(task) for task in tasks}) > 1:
+            raise ConfigError(
+                "denoisers and networks that segment do not share a report; make one of each kind"
+            )
         if data or weights != "best":
             raise ConfigError(
-                "of denoisers the report shows what they recorded; leave out --data and --weights, "
-                "or use `pdecnn evaluate`"
+                "of answers for each pixel the report shows what runs recorded; leave out --data "
+                "and --weights, or use `pdecnn evaluate`"
             )
         fields = read_field_runs(opened, names_of(opened))
         _write(make_document(fields, _field_parts(fields, num_images)), output)

@@ -1,4 +1,4 @@
-"""The page of denoisers: what they recorded, and some of their answers."""
+"""The page of runs with an answer for each pixel: what they recorded, and some answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pdecnn.data.image_file import label_palette
 from pdecnn.learning.image_quality import psnr
-from pdecnn.learning.tasks import Denoising
+from pdecnn.learning.tasks import AbstractTask
 from pdecnn.reports.charts import convergence_charts
 from pdecnn.reports.html import Markup, draw_sample, tag
 from pdecnn.reports.page_summary import draw_facts, duration, network_words, swatched
 from pdecnn.reports.recorded import entry, named, read_answers, read_seconds
 from pdecnn.reports.svg import draw_chart, legend
 from pdecnn.runs.config import RunConfig
+from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.runs import METRICS, SUMMARY, Run
 
-_SCORES = ("psnr", "validation_psnr", "data_loss", "validation_loss")
+_SHARES = {"dice": "mean Dice of", "median_dice": "median Dice of", "iou": "IoU of"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -31,58 +33,81 @@ class FieldRun:
     place: int
     folder: Path
     config: RunConfig
+    task: AbstractTask
     metrics: list[dict[str, Any]]
     summary: dict[str, Any] | None
     """None: not finished."""
     seconds: float | None
     answers: dict[str, NDArray[Any]] | None
-    """'noisy', 'denoised' and 'clean', (n, channels, *spatial)."""
+    """The columns of the task, (n, channels, *spatial)."""
+
+    @property
+    def score(self) -> str:
+        """What its score is called, without the unit."""
+        return self.task.label.partition(" in ")[0]
+
+    @property
+    def test_score(self) -> str:
+        """The score of the test with its unit."""
+        if self.summary is None:
+            return "not finished"
+        unit = self.task.label.partition(" in ")[2]
+        return f"{self.task.format(self.summary['test'][self.task.score])} {unit}".strip()
 
 
 def read_field_runs(runs: Sequence[Run], names: Sequence[str]) -> list[FieldRun]:
     """Read every run, and check what is shown of it."""
     found = []
     for place, (run, name) in enumerate(zip(runs, names, strict=True)):
+        task = make_run_task(run.config)
+        scores = (task.score, f"validation_{task.score}", "data_loss", "validation_loss")
         with named(run.folder / METRICS):
             metrics = run.metrics
             for epoch in metrics:
                 entry(epoch, int, "epoch")
-                for key in _SCORES:
+                for key in scores:
                     entry(epoch, int | float | None, key)
         with named(run.folder / SUMMARY):
             summary = run.summary
             if summary is not None:
-                _check_summary(summary)
+                _check_summary(summary, task)
         found.append(
             FieldRun(
                 name=name,
                 place=place,
                 folder=run.folder,
                 config=run.config,
+                task=task,
                 metrics=metrics,
                 summary=summary,
                 seconds=read_seconds(run, len(metrics)),
-                answers=None if summary is None else read_answers(run, Denoising.columns),
+                answers=None if summary is None else read_answers(run, task.columns),
             )
         )
     return found
 
 
-def _check_summary(summary: dict[str, Any]) -> None:
+def _check_summary(summary: dict[str, Any], task: AbstractTask) -> None:
     entry(summary, int, "num_weights")
-    entry(summary, int | float, "test", "psnr")
-    entry(summary, int | float | None, "test", "ssim")
+    entry(summary, int | float, "test", task.score)
     entry(summary, int, "test", "num_images")
+    if "ssim" in summary["test"]:
+        entry(summary, int | float | None, "test", "ssim")
+    for key in _SHARES.keys() & summary["test"].keys():
+        for label in entry(summary, dict, "test", key):
+            entry(summary, int | float | None, "test", key, label)
 
 
 def draw_field_summary(runs: Sequence[FieldRun]) -> Markup:
     """What came of the runs, as they recorded it."""
     facts = [_facts(run) for run in runs]
+    names = dict.fromkeys(name for found in facts for name in found)  # runs may have other classes
+    facts = [{name: found.get(name) for name in names} for found in facts]
     hero = None
     if len(runs) == 1:
-        said = tag("span", "test PSNR, best weights, as the run recorded it")
-        hero = tag("p", tag("strong", facts[0]["test PSNR"]), " ", said, class_="hero")
-    return tag("div", hero, draw_facts(runs, facts, always="test PSNR"))
+        said = tag("span", f"test {runs[0].score}, best weights, as the run recorded it")
+        hero = tag("p", tag("strong", runs[0].test_score), " ", said, class_="hero")
+    return tag("div", hero, draw_facts(runs, facts, always=f"test {runs[0].score}"))
 
 
 def _facts(run: FieldRun) -> dict[str, str | None]:
@@ -93,8 +118,13 @@ def _facts(run: FieldRun) -> dict[str, str | None]:
     return {
         "data": f"{run.config.data.name}, {run.config.data.folder}",
         "network": network_words(run.config),
-        "test PSNR": f"{test['psnr']:.2f} dB" if test else "not finished",
+        f"test {run.score}": run.test_score,
         "SSIM": None if similar is None else f"{similar:.4f}",
+        **{
+            f"{words} {label}": None if share is None else f"{share:.1%}"
+            for key, words in _SHARES.items()
+            for label, share in test.get(key, {}).items()
+        },
         "test images": f"{test['num_images']:,}" if test else None,
         "noise": None if noise is None else " to ".join(f"{one:g}" for one in dict.fromkeys(noise)),
         "weights": f"{summary['num_weights']:,}" if summary else None,
@@ -105,21 +135,22 @@ def _facts(run: FieldRun) -> dict[str, str | None]:
 
 
 def draw_field_convergence(runs: Sequence[FieldRun]) -> Markup:
-    """PSNR and loss, all runs in one chart."""
+    """The score and the loss, all runs in one chart."""
     trained = [run for run in runs if run.metrics]
     if not trained:
         return tag("p", "No epoch is finished yet.", class_="note")
     charts = convergence_charts(
         [(run.name, run.metrics, None, run.place) for run in trained],
         several=len(runs) > 1,
-        score=("PSNR", "psnr", "PSNR in dB"),
+        score=(trained[0].score, trained[0].task.score, trained[0].task.label),
+        percent=trained[0].task.percent,
     )
     panels = [tag("figure", tag("figcaption", one.title), draw_chart(one)) for one in charts]
     return tag("div", tag("div", panels, class_="charts"), legend(charts[-1]))
 
 
 def draw_field_images(runs: Sequence[FieldRun], number: int) -> Markup:
-    """A row an image: with noise, what each run makes of it, and without."""
+    """A row an image: what goes in, what each run makes of it, and what is wanted."""
     groups: list[list[FieldRun]] = []
     for run in runs:
         if run.answers is None:
@@ -137,32 +168,59 @@ def draw_field_images(runs: Sequence[FieldRun], number: int) -> Markup:
 
 def _same_images(one: FieldRun, other: FieldRun) -> bool:
     first, second = one.answers or {}, other.answers or {}
-    return all(np.array_equal(first[name], second[name]) for name in ("clean", "noisy"))
+    shared = [name for name in one.task.columns if name != one.task.answer]
+    return all(np.array_equal(first[name], second[name]) for name in shared)
 
 
 def _images(runs: Sequence[FieldRun], number: int) -> Markup:
-    answers = [run.answers or {} for run in runs]
-    clean = answers[0]["clean"]
+    task, answers = runs[0].task, [run.answers or {} for run in runs]
     rows = []
-    for k in range(min(number, len(clean))):
-        shown = [_picture("noisy", answers[0]["noisy"][k], clean[k])]
-        shown += [
-            _picture(swatched(run), found["denoised"][k], clean[k])
-            for run, found in zip(runs, answers, strict=True)
-        ]
-        rows.append(tag("li", shown, _picture("clean", clean[k], None)))
+    for k in range(min(number, len(answers[0][task.answer]))):
+        shown = []
+        for column in task.columns:
+            if column != task.answer:
+                shown.append(
+                    _picture(column, {name: x[k] for name, x in answers[0].items()}, column)
+                )
+                continue
+            shown += [
+                _picture(swatched(run), {name: x[k] for name, x in found.items()}, column)
+                for run, found in zip(runs, answers, strict=True)
+            ]
+        rows.append(tag("li", shown))
     if not rows:
         return tag("p", "No images are shown.", class_="note")
-    said = f"{len(rows)} test images of {', '.join(run.name for run in runs)}, with their PSNR."
+    subject = runs[0].config.subject
+    kind = "images" if subject == "image" else f"{subject}s, a slice of each"
+    measure = "PSNR" if "clean" in task.columns else "mean Dice of what is seen"
+    said = (
+        f"{len(rows)} test {kind}, of {', '.join(run.name for run in runs)}, with their {measure}."
+    )
     return tag("div", tag("p", said), tag("ul", rows, class_="fields"))
 
 
-def _picture(name: str | Markup, pixels: NDArray[Any], clean: NDArray[Any] | None) -> Markup:
-    clipped = np.clip(np.nan_to_num(pixels), 0, 1)
-    seen = np.round(255 * clipped).astype(np.uint8)
+def _picture(name: str | Markup, row: dict[str, NDArray[Any]], column: str) -> Markup:
+    """One column of a row, with how near it is to what is wanted."""
+    pixels = row[column]
     words = ""
-    if clean is not None:
-        found = psnr(torch.from_numpy(clipped), torch.from_numpy(clean))
-        words = f" {found:.2f} dB" if isfinite(found) else " exact"
+    if pixels.dtype.kind in "iu":
+        colours = np.array(label_palette(), dtype=np.uint8).reshape(-1, 3)
+        seen = np.moveaxis(colours[pixels[0] % len(colours)], -1, 0)
+        if column != "labels":
+            words = _dice(pixels, row["labels"])
+    else:
+        clipped = np.clip(np.nan_to_num(pixels), 0, 1)
+        seen = np.round(255 * clipped).astype(np.uint8)
+        if "clean" in row and column != "clean":
+            found = psnr(torch.from_numpy(clipped), torch.from_numpy(row["clean"]))
+            words = f" {found:.2f} dB" if isfinite(found) else " exact"
     label = name if not isinstance(name, Markup) else "what a run makes of it"
     return tag("figure", draw_sample(seen, label), tag("figcaption", name, words))
+
+
+def _dice(found: NDArray[Any], wanted: NDArray[Any]) -> str:
+    """The mean Dice of the classes that are there or found."""
+    classes = (set(np.unique(found)) | set(np.unique(wanted))) - {0}
+    pairs = [(found == label, wanted == label) for label in classes]
+    shares = [2 * (one & two).sum() / (one.sum() + two.sum()) for one, two in pairs]
+    return f" {np.mean(shares):.1%}" if shares else ""

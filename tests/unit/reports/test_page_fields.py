@@ -1,4 +1,4 @@
-"""The page of denoisers: PSNR and pictures, as the runs recorded them."""
+"""The page of denoisers and segmenters: figures and pictures, as the runs recorded them."""
 
 import json
 import re
@@ -84,3 +84,50 @@ def test_unfinished_and_damaged_denoisers_say_so(runs, tmp_path):
     (folder / "metrics.jsonl").write_text('{"epoch": 1}\n')
     with pytest.raises(CheckpointError, match=r"metrics.jsonl: damaged \(it lacks psnr\)"):
         report([folder], tmp_path / "page.html")
+
+
+@pytest.fixture(scope="module")
+def segmenters(tmp_path_factory):
+    pytest.importorskip("nibabel")
+    from tests.unit.runs import test_segmentation as segmentation
+
+    place = tmp_path_factory.mktemp("segmented")
+    discs = segmentation.write_discs(place / "discs")
+    return [
+        pdecnn.train(segmentation.config_for(name, discs, 2), output=place / name, device="cpu")
+        for name in ("hamiltonian", "parabolic")
+    ]
+
+
+def test_networks_that_segment_have_a_report(segmenters, tmp_path):
+    page = Page(report(segmenters[:1], tmp_path / "one.html"))
+    test = segmenters[0].summary["test"]
+    assert f"{test['mean_dice']:.1%}" in page.texts
+    assert "median Dice of 1" in page.text
+    alts = [entry["alt"] for entry in page.attributes("img")]
+    assert alts[:3] == ["image", "labels", "what a run makes of it"]
+    assert "mean Dice" in page.texts
+
+
+def test_two_networks_that_segment_share_a_report_but_not_with_denoisers(
+    runs, segmenters, tmp_path
+):
+    page = Page(report(segmenters, tmp_path / "two.html"))
+    ((header, *rows),) = page.tables["The runs side by side"]
+    column = header.index("test mean Dice")
+    assert [row[column] for row in rows] == [
+        f"{run.summary['test']['mean_dice']:.1%}" for run in segmenters
+    ]
+    with pytest.raises(ConfigError, match="do not share a report"):
+        report([runs[0], segmenters[0]], tmp_path / "page.html")
+
+
+def test_segmenters_of_other_classes_share_a_report(segmenters, tmp_path):
+    folder = tmp_path / "other"
+    shutil.copytree(segmenters[0].folder, folder, symlinks=True)
+    summary = json.loads((folder / "summary.json").read_bytes())
+    for key in ("dice", "median_dice", "iou"):
+        summary["test"][key]["2"] = None
+    (folder / "summary.json").write_text(json.dumps(summary))
+    text = Page(report([segmenters[1], folder], tmp_path / "page.html")).text
+    assert "mean Dice of 1" in text
