@@ -749,7 +749,9 @@ def _convert_one(value: Any, hint: Any) -> Any:
         item = get_args(hint)[0]
         if not isinstance(value, list | tuple):
             return _NO
-        items = [_convert_one(entry, item) for entry in value]
+        # Groups may be called by numbers, and need no quotes for that.
+        named = item is str and all(type(entry) in (int, str) for entry in value)
+        items = [_convert_one(str(entry) if named else entry, item) for entry in value]
         return _NO if any(entry is _NO for entry in items) else tuple(items)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value) if is_finite_number(value) else _NO

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pdecnn
+from pdecnn.cli.options import parse_assignments
 from pdecnn.data.sounds import pack_sounds
 from pdecnn.diagnostics.lipschitz import check_known
 from pdecnn.errors import ConfigError, DataError
@@ -182,3 +183,11 @@ def test_settings_of_sounds_are_refused_for_other_data(settings, found):
 def test_settings_that_sounds_cannot_have_are_refused(settings, found):
     with pytest.raises(ConfigError, match=found):
         pdecnn.recipe("hamiltonian_sounds").with_settings(settings)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"), [("3", ("3",)), ("[2, 3]", ("2", "3")), ("03", ("03",))]
+)
+def test_groups_may_be_called_by_numbers(said, found):
+    settings = parse_assignments([f"data.test_groups={said}", r"data.group=(\d+)"])
+    assert pdecnn.recipe("parabolic_sounds").with_settings(settings).data.test_groups == found
