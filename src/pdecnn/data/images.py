@@ -23,7 +23,7 @@ _NOT_MEANT = {"thumbs.db", "desktop.ini"}  # what systems leave in folders of im
 
 def image_classes(folder: Path | str) -> tuple[str, ...]:
     """The class names: those of the subfolders, sorted."""
-    where = _find_parts(Path(folder))["train"]
+    where = find_parts(Path(folder))["train"]
     names = tuple(sorted(path.name for path in _subfolders(where)))
     if len(names) < 2:
         raise DataError(
@@ -31,8 +31,7 @@ def image_classes(folder: Path | str) -> tuple[str, ...]:
             f"its images in it"
         )
     for name in names:
-        # Bytes that are no text come as lone surrogates, and the files of a run are in UTF-8.
-        if any("\ud800" <= letter <= "\udfff" for letter in name):
+        if not _is_text(name):
             raise DataError(
                 f"{where}: the folder name {name!a} is not text in UTF-8; rename the folder"
             )
@@ -41,7 +40,7 @@ def image_classes(folder: Path | str) -> tuple[str, ...]:
 
 def image_channels(folder: Path | str) -> int:
     """3 if any training image is in colour; n of a TIFF file of n bands; 1 if all are grey."""
-    files = Scan(Path(folder), image_classes(folder)).list_part(_find_parts(Path(folder))["train"])
+    files = Scan(Path(folder), image_classes(folder)).list_part(find_parts(Path(folder))["train"])
     return first_channels(form for form in (_form(path) for path, _ in files) if form is not None)
 
 
@@ -73,7 +72,7 @@ def _form(path: Path) -> Form | None:
 
 def image_names(folder: Path | str) -> Iterator[str]:
     """What groups are told by: the path of each file below the folder, or below its part."""
-    for where in _find_parts(Path(folder)).values():
+    for where in find_parts(Path(folder)).values():
         for path, _ in Scan(Path(folder), image_classes(folder)).list_part(where):
             yield path.relative_to(where).as_posix()
 
@@ -98,7 +97,7 @@ def read_image_folder(
     the folder, says what belongs together: no group is in two parts.
     """
     root = Path(folder)
-    class_names, wheres = image_classes(root), _find_parts(root)
+    class_names, wheres = image_classes(root), find_parts(root)
     scan = Scan(root, class_names)
     parts = {part: scan.list_part(where) for part, where in wheres.items()}
     num_files = sum(len(files) for files in parts.values())
@@ -183,8 +182,12 @@ class Scan:
         return files
 
     def list_files(self, where: Path) -> list[Path]:
-        """The files of a folder at any depth, sorted by path."""
-        return sorted(path for path in self._walk(where) if self._is_usable(path))
+        """The files of a folder at any depth, sorted by path; their names are kept in runs."""
+        found = sorted(path for path in self._walk(where) if self._is_usable(path))
+        for path in found:
+            if not _is_text(str(path.relative_to(where))):
+                self.complaints[path] = "has a name that is not text in UTF-8; rename it"
+        return found
 
     def read_each(self, paths: list[Path], read: Callable[[Path], Tensor]) -> list[Tensor]:
         """What is read of each file that can be; what is wrong with the others is kept."""
@@ -282,16 +285,24 @@ def _printable(path: Path) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
 
 
+def _is_text(name: str) -> bool:
+    """Bytes that are no text come as lone surrogates, and the files of a run are in UTF-8."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
 def _is_meant(name: str) -> bool:
     return not name.startswith(".") and name.lower() not in _NOT_MEANT
 
 
-def _find_parts(root: Path) -> dict[str, Path]:
-    """Where each part is: all in the folder itself, or in subfolders that say so."""
+def find_parts(root: Path, *, flat: bool = False) -> dict[str, Path]:
+    """Where each part is: all in the folder itself, or in subfolders that say so.
+
+    Unless `flat`, a part has folders in it, one for each class.
+    """
     folders = _subfolders(root)
     parts = {_PARTS[path.name]: path for path in folders if path.name in _PARTS}
     # A class may be called train too: its folder has images in it, not folders.
-    if "train" not in parts or not _subfolders(parts["train"]):
+    if "train" not in parts or not (flat or _subfolders(parts["train"])):
         for path in folders:
             if path.name.lower() in _LIKE_PARTS and _subfolders(path):
                 raise DataError(
@@ -302,7 +313,7 @@ def _find_parts(root: Path) -> dict[str, Path]:
     others = sorted({path.name for path in folders} - {path.name for path in parts.values()})
     if others:
         raise DataError(
-            f"{root}: holds {others[0]!r} beside 'train'; a folder has either classes in it, or "
+            f"{root}: holds {others[0]!r} beside 'train'; a folder has either all data in it, or "
             f"train, validation and test, each once"
         )
     return parts

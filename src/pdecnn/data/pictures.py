@@ -1,7 +1,6 @@
 """Images without classes, of any sizes: folders of files, or the same packed into one .npz file."""
 
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,10 @@ from torch import Tensor
 from pdecnn.data.arrays import ArrayFiles, ArrayForm
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import Scan, common_dtype, first_channels, read_as
+from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
 from pdecnn.data.split import hold_out_test
 from pdecnn.errors import DataError
-from pdecnn.files import write_atomically
 
-PART_NAMES = ("train", "validation", "test")
-PACKED = ".npz"
 _CLASS = ("image",)
 
 
@@ -57,13 +54,12 @@ def _channels(path: Path) -> int:
     if path.suffix == PACKED:
         return _read_packed(path)["train"].channels
     scan = Scan(path, ())
-    return first_channels(scan.forms(scan.list_files(_find_parts(path)["train"])))
+    return first_channels(scan.forms(scan.list_files(loose_parts(path)["train"])))
 
 
 def pack_pictures(place: Path | str, file: Path, *, channels: int | None) -> dict[str, int]:
     """Write the images of a folder as arrays `x`, `size` and `name` of each part; their numbers."""
-    if file.suffix != PACKED:
-        raise DataError(f"{file}: packed data is a {PACKED} file; call it {file.stem}{PACKED}")
+    check_packed_name(file)
     sets = _read_folder(Path(place), channels)
     arrays: dict[str, Any] = {}
     for part, images in sets.items():
@@ -74,9 +70,7 @@ def pack_pictures(place: Path | str, file: Path, *, channels: int | None) -> dic
             f"size_{part}": images.sizes.numpy(),
             f"name_{part}": np.array(images.names),
         }
-    content = BytesIO()
-    np.savez_compressed(content, **arrays)
-    write_atomically(file, content.getvalue())
+    write_packed(file, arrays)
     return {part: len(images) for part, images in sets.items()}
 
 
@@ -84,7 +78,7 @@ def _read_folder(root: Path, channels: int | None) -> dict[str, ImageSet]:
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; pass one with images in it, or a {PACKED} file")
     scan = Scan(root, ())
-    parts = {part: scan.list_files(where) for part, where in _find_parts(root).items()}
+    parts = {part: scan.list_files(where) for part, where in loose_parts(root).items()}
     forms = {part: scan.forms(files) for part, files in parts.items()}
     read_one = partial(
         read_as,
@@ -100,12 +94,6 @@ def _read_folder(root: Path, channels: int | None) -> dict[str, ImageSet]:
         for part, images in read.items()
         if images
     }
-
-
-def _find_parts(root: Path) -> dict[str, Path]:
-    """Where each part is: all in the folder itself, or in subfolders that say so."""
-    parts = {name: root / name for name in PART_NAMES if (root / name).is_dir()}
-    return parts if "train" in parts else {"train": root}
 
 
 def _image_set(images: list[Tensor], names: list[str]) -> ImageSet:

@@ -18,7 +18,8 @@ from pdecnn.data.arrays import (
 )
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import image_channels, image_classes, image_names, read_image_folder
-from pdecnn.data.pictures import PACKED, pictures_form, read_pictures
+from pdecnn.data.packing import PACKED
+from pdecnn.data.pictures import pictures_form, read_pictures
 from pdecnn.data.published import (
     CIFAR10_VERSIONS,
     CIFAR100_VERSIONS,

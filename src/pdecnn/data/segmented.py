@@ -6,7 +6,6 @@ one channel, or NIfTI files beside volumes.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +18,11 @@ from pdecnn.data.arrays import ArrayFiles, ArrayForm
 from pdecnn.data.image_file import read_label_image
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import Scan, common_dtype, find_in_name, first_channels, read_as
+from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
 from pdecnn.data.split import hold_out_test, number_groups
 from pdecnn.data.volumes import is_volume, read_label_volume, read_volume, stem_of
 from pdecnn.errors import DataError
-from pdecnn.files import write_atomically
 
-PART_NAMES = ("train", "validation", "test")
-PACKED = ".npz"
 IMAGES, LABELS = "images", "labels"
 _KINDS = ("x", "y", "size", "name", "spacing")
 _LARGEST_LABEL = 255
@@ -98,7 +95,11 @@ def dimension_of(folder: Path) -> int | None:
         arrays = ArrayFiles(folder)
         known = {f"{kind}_train" for kind in _KINDS} <= arrays.names
         return len(arrays.shape("x_train")) - 2 if known else None
-    for where in _find_parts(folder).values():
+    try:
+        parts = loose_parts(folder)
+    except DataError:  # which is said by whoever reads it
+        return None
+    for where in parts.values():
         if (where / IMAGES).is_dir() and (where / LABELS).is_dir():
             files = [path for path in (where / IMAGES).rglob("*") if path.is_file()]
             return 3 if any(map(is_volume, files)) else 2
@@ -110,8 +111,7 @@ def pack_segmented(
 ) -> dict[str, int]:
     """Write a folder as arrays `x`, `y`, `size`, `name`, `spacing` and perhaps `group` of each
     part; their numbers."""
-    if file.suffix != PACKED:
-        raise DataError(f"{file}: packed data is a {PACKED} file; call it {file.stem}{PACKED}")
+    check_packed_name(file)
     parts = _read_folder(Path(place), channels, group)
     _class_names(Path(place), parts)
     arrays: dict[str, Any] = {}
@@ -125,9 +125,7 @@ def pack_segmented(
         }
         if found.groups:
             arrays[f"group_{part}"] = np.array(found.groups)
-    content = BytesIO()
-    np.savez_compressed(content, **arrays)
-    write_atomically(file, content.getvalue())
+    write_packed(file, arrays)
     return {part: len(found.names) for part, found in parts.items()}
 
 
@@ -150,7 +148,7 @@ def checked_labels(labels: npt.NDArray[Any]) -> Tensor:
 
 def _class_names(path: Path, parts: dict[str, _Part]) -> tuple[str, ...]:
     """Of the labels of the training images; those of other parts must be among them."""
-    found = {part: _counted(one.masks) for part, one in parts.items()}
+    found = {part: _counted(one) for part, one in parts.items()}
     known = found["train"]
     if known != set(range(len(known))) or len(known) < 2:
         listed = ", ".join(map(str, sorted(known)))
@@ -169,9 +167,12 @@ def _class_names(path: Path, parts: dict[str, _Part]) -> tuple[str, ...]:
     return (_NOTHING, *(str(label) for label in range(1, len(known))))
 
 
-def _counted(masks: Tensor) -> set[int]:
-    counts = torch.bincount(masks.flatten().int(), minlength=_LARGEST_LABEL + 1)
-    return set(counts.nonzero().flatten().tolist())
+def _counted(part: _Part) -> set[int]:
+    """The labels of a part, but not what stands beyond the sizes of its images."""
+    found: set[int] = set()
+    for mask, size in zip(part.masks, part.sizes.tolist(), strict=True):
+        found.update(mask[tuple(slice(0, n) for n in size)].unique().tolist())
+    return found
 
 
 def _read(path: Path, channels: int | None, group: str | None) -> dict[str, _Part]:
@@ -186,7 +187,7 @@ def _read_folder(root: Path, channels: int | None, group: str | None) -> dict[st
             f"{root}: no such folder; pass one with {IMAGES} and {LABELS} in it, or a {PACKED} file"
         )
     scan = Scan(root, ())
-    pairs = {part: _pairs(scan, where) for part, where in _find_parts(root).items()}
+    pairs = {part: _pairs(scan, where) for part, where in loose_parts(root).items()}
     number = sum(map(len, pairs.values()))
     files = [pair.image for part in pairs.values() for pair in part]
     kinds = {is_volume(path) for path in files}
@@ -221,23 +222,15 @@ def _read_folder(root: Path, channels: int | None, group: str | None) -> dict[st
     return parts
 
 
-def _find_parts(root: Path) -> dict[str, Path]:
-    """Where each part is: all in the folder itself, or in subfolders that say so."""
-    parts = {name: root / name for name in PART_NAMES if (root / name).is_dir()}
-    return parts if "train" in parts else {"train": root}
-
-
 def _pairs(scan: Scan, where: Path) -> list[_Pair]:
     """The images of a part and their labels, by name; what has no partner is complained of."""
-    listed = {
-        name: {
-            stem_of(path.relative_to(where / name).as_posix()): path
-            for path in scan.list_files(where / name)
-        }
-        for name in (IMAGES, LABELS)
-        if (where / name).is_dir()
-    }
-    images, labels = listed.get(IMAGES, {}), listed.get(LABELS, {})
+    for name, other in ((IMAGES, LABELS), (LABELS, IMAGES)):
+        if (where / other).is_dir() and not (where / name).is_dir():
+            raise DataError(
+                f"{where}: has a folder {other}, but none called {name}; put {name} into one, each "
+                f"under the name of its partner in {other}"
+            )
+    images, labels = (_by_stem(scan, where / name) for name in (IMAGES, LABELS))
     for name, path in images.items():
         if name not in labels:
             scan.complaints[path] = f"has no labels; put them into {LABELS} under the same name"
@@ -245,6 +238,16 @@ def _pairs(scan: Scan, where: Path) -> list[_Pair]:
         if name not in images:
             scan.complaints[path] = f"has no image; put it into {IMAGES} under the same name"
     return [_Pair(images[name], labels[name]) for name in images if name in labels]
+
+
+def _by_stem(scan: Scan, folder: Path) -> dict[str, Path]:
+    """The files of a folder by their names without endings, of which each may be there once."""
+    found: dict[str, Path] = {}
+    for path in scan.list_files(folder) if folder.is_dir() else ():
+        first = found.setdefault(stem_of(path.relative_to(folder).as_posix()), path)
+        if first != path:
+            scan.complaints[path] = f"is called as {first.name} but for its ending; remove one"
+    return found
 
 
 Read = tuple[Tensor, Tensor, tuple[float, ...]]

@@ -6,7 +6,6 @@ the same bits.
 
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from torch import Tensor
 from pdecnn.data.arrays import ArrayFiles, ArrayForm
 from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet
 from pdecnn.data.images import Scan, find_in_name
-from pdecnn.data.pictures import PACKED, PART_NAMES
+from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
 from pdecnn.data.sound_file import SOUNDS, read_sound, strict_wave_files
 from pdecnn.data.split import hold_out_test, number_groups
 from pdecnn.errors import DataError
-from pdecnn.files import write_atomically
 
 SCALE = 2**15
 """16-bit samples are divided by it."""
@@ -119,8 +117,7 @@ def sounds_form(place: Path | str, settings: SoundSettings) -> ArrayForm:
 
 def pack_sounds(place: Path | str, file: Path, settings: SoundSettings) -> dict[str, int]:
     """Write the sounds of a folder as `x`, `y`, `name` and `group` of each part; their numbers."""
-    if file.suffix != PACKED:
-        raise DataError(f"{file}: packed data is a {PACKED} file; call it {file.stem}{PACKED}")
+    check_packed_name(file)
     path = Path(place)
     parts = _read_folder(path, settings)
     class_names = _class_names([name for part in parts.values() for name in part.classes], path)
@@ -134,9 +131,7 @@ def pack_sounds(place: Path | str, file: Path, settings: SoundSettings) -> dict[
         }
         if sounds.groups is not None:
             arrays[f"group{end}"] = np.array(sounds.groups)
-    content = BytesIO()
-    np.savez_compressed(content, **arrays)
-    write_atomically(file, content.getvalue())
+    write_packed(file, arrays)
     return {part: len(sounds.names) for part, sounds in parts.items()}
 
 
@@ -218,8 +213,7 @@ def _find_parts(root: Path) -> dict[str, Path]:
     """Where each part is: all in the folder itself, or in subfolders that say so."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; pass one with sounds in it, or a {PACKED} file")
-    parts = {name: root / name for name in PART_NAMES if (root / name).is_dir()}
-    return parts if "train" in parts else {"train": root}
+    return loose_parts(root)
 
 
 def _class_names(classes: list[str], place: Path) -> tuple[str, ...]:

@@ -169,3 +169,38 @@ def test_label_images_keep_their_numbers_whatever_their_colours(tmp_path):
         assert (
             len({image.convert("RGB").getpixel((x, y)) for x in range(4) for y in range(3)}) == 12
         )
+
+
+@pytest.mark.parametrize("missing", ["images", "labels"])
+def test_a_folder_that_is_missing_is_said_once(missing, folder):
+    (folder / missing).rename(folder.parent / "elsewhere")
+    with pytest.raises(DataError, match=f"none called {missing}; put") as caught:
+        read_segmented(folder, channels=None)
+    assert "\n" not in str(caught.value)
+
+
+def test_two_images_of_one_stem_are_not_taken_for_one(folder):
+    write_picture(folder / "images" / "3.png", 8, 8, 0, colour=True)
+    with pytest.raises(BadFilesError, match=r"3\.png: is called as 3\.jpg but for its ending"):
+        read_segmented(folder, channels=None)
+
+
+@pytest.mark.parametrize("sizes", [[(5, 6)] * 6, [(5 + k, 6) for k in range(6)]])
+def test_labels_without_a_background_are_refused_whatever_the_sizes(sizes, tmp_path):
+    for k, size in enumerate(sizes):
+        write_labels(tmp_path / "labels" / f"{k}.png", write_pair(tmp_path, f"{k}", size, k) + 1)
+    with pytest.raises(DataError, match="the labels of the training images are 1, 2, 3;"):
+        read_segmented(tmp_path, channels=None)
+
+
+def test_a_part_called_val_counts_and_one_without_train_is_refused(tmp_path):
+    for part in ("train", "val", "test"):
+        for k in range(3):
+            write_pair(tmp_path / part, f"{k}", (5, 6), k)
+    data = read_segmented(tmp_path, channels=None)
+    assert data.validation is not None
+    assert len(data.train) == len(data.validation) == len(data.test) == 3
+    (tmp_path / "train").rename(tmp_path / "training")
+    with pytest.raises(DataError, match="call the parts train, validation and test"):
+        read_segmented(tmp_path, channels=None)
+    assert recognize(tmp_path) == {}

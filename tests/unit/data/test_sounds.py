@@ -124,3 +124,27 @@ def test_a_packed_file_for_other_settings_is_refused(folder, tmp_path):
         read_sounds(tmp_path / "wrong.npz", settings())
     with pytest.raises(DataError, match=r"call it packed\.npz"):
         pack_sounds(folder, tmp_path / "packed.zip", settings())
+
+
+def test_a_part_called_val_counts_and_one_without_train_is_refused(tmp_path):
+    for part in ("train", "val", "test"):
+        for name in ("yes/a", "no/b"):
+            write_wave(tmp_path / part / f"{name}.wav", tone(440))
+    how = settings(label=None, group=None)
+    data = read_sounds(tmp_path, how)
+    assert data.validation is not None
+    assert len(data.train) == len(data.validation) == len(data.test) == 2
+    (tmp_path / "train").rename(tmp_path / "training")
+    with pytest.raises(DataError, match="call the parts train, validation and test"):
+        read_sounds(tmp_path, how)
+
+
+def test_names_that_are_no_text_are_reported(tmp_path):
+    for name in ("yes/a", "no/b"):
+        write_wave(tmp_path / f"{name}.wav", tone(440))
+    try:
+        (tmp_path / "no").rename(tmp_path / "\udcff")
+    except (OSError, UnicodeError):
+        pytest.skip("no such names here")
+    with pytest.raises(BadFilesError, match="a name that is not text in UTF-8; rename it"):
+        read_sounds(tmp_path, settings(label=None, group=None))
