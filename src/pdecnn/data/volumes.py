@@ -84,6 +84,7 @@ def write_label_volume(path: Path, labels: Tensor, source: Path) -> None:
         header = image.header.copy()
         header.set_data_dtype(np.uint8)
         header.set_slope_inter(1, 0)
+        header["cal_min"] = header["cal_max"] = 0  # the brightness of the scan, not of classes
         made = type(image)(np.ascontiguousarray(turned), image.affine, header)
         content = made.to_bytes()
     if path.name.lower().endswith(".gz"):

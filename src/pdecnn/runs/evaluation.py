@@ -21,7 +21,13 @@ from pdecnn.data.sound_file import SOUNDS
 from pdecnn.data.sounds import read_wave
 from pdecnn.data.volumes import SUFFIXES as VOLUMES
 from pdecnn.data.volumes import is_volume, read_volume, write_label_volume
-from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
+from pdecnn.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    system_errors_as,
+)
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig
@@ -281,14 +287,16 @@ def predict_images(
             raise DataError(f"{target}: would be written for two images; rename one of them")
         if os.path.lexists(target) and (not force or target.resolve() == file.resolve()):
             raise DataError(f"{target}: is there already; pass --force, or another --output")
-    folder.mkdir(parents=True, exist_ok=True)
+    with system_errors_as(DataError, f"{folder}: cannot be a folder for files"):
+        folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for file, target in zip(files, targets, strict=True):
         with torch.no_grad():
             answer = network(network.preprocess(_read_whole(network, file)))[0]
         if not bool(answer.isfinite().all()):
             raise DivergedError(f"{file}: what comes of it is not finite; take other weights")
-        _write_answer(network, target, answer, file)
+        with system_errors_as(DataError, f"{target}: cannot be written"):
+            _write_answer(network, target, answer, file)
         size = tuple(answer.shape[1:])
         padded = list(network.padded_size(size))
         rows.append({"image": str(file), "output": str(target), "size": list(size)})

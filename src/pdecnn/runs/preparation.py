@@ -185,10 +185,14 @@ def make_network(config: RunConfig, train: ImageSet) -> Network:
             f"network.num_classes"
         )
     if len(train.size) != network.dimension:
+        remedy = (
+            "set network.dimension, or give arrays without channels an axis of 1 after the first"
+        )
+        if train.masks is not None:
+            remedy = "take a recipe *_segmentation for images, *_segmentation_volumes for volumes"
         raise ConfigError(
             f"the data has {len(train.size)} dimensions after samples and channels, the network "
-            f"{network.dimension}; set network.dimension, or give arrays without channels an axis "
-            f"of 1 after the first"
+            f"{network.dimension}; {remedy}"
         )
     preprocessing = make_preprocessing(config.data, train)
     own_size = config.data.patch_size(len(train.size)) or train.size
@@ -196,9 +200,11 @@ def make_network(config: RunConfig, train: ImageSet) -> Network:
     network, preprocessing = config.training.first_level(network, preprocessing, last_size)
     size = tuple(n // preprocessing.pooling for n in preprocessing.size or own_size)
     if min(size) < network.smallest_size:
+        kinds = {"sounds": "data.seconds", "pictures": "data.patch", "segmented": "data.patch"}
+        larger = kinds.get(config.data.name, "data.size")
         raise ConfigError(
-            f"{SUBJECTS[len(size)]}s of size {size} are too small for {network.num_blocks} blocks, "
-            f"which need {network.smallest_size}; raise data.size or training.level_sizes, or "
+            f"{config.subject}s of size {size} are too small for {network.num_blocks} blocks, "
+            f"which need {network.smallest_size}; raise {larger} or training.level_sizes, or "
             f"shorten network.channels"
         )
     _check_certified_size(network, size)

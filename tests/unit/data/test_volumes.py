@@ -108,3 +108,11 @@ def test_stems():
     assert stem_of("sub/a.nii.gz") == "sub/a"
     assert stem_of("a.b.nii") == "a.b"
     assert stem_of("a.b.png") == "a.b"
+
+
+def test_labels_are_not_shown_in_the_brightness_of_their_scan(tmp_path):
+    scan = nibabel.Nifti1Image(np.zeros((2, 3, 4), np.float32), np.eye(4))
+    scan.header["cal_max"] = 800
+    nibabel.save(scan, tmp_path / "a.nii")
+    write_label_volume(tmp_path / "b.nii", torch.ones(2, 3, 4), tmp_path / "a.nii")
+    assert nibabel.load(tmp_path / "b.nii").header["cal_max"] == 0

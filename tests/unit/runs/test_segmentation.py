@@ -250,6 +250,12 @@ def test_a_recipe_that_reads_no_labels_names_those_that_do(balls, capsys, monkey
 
 def test_data_of_other_axes_than_the_recipe_is_refused(balls, tmp_path):
     config = config_for("hamiltonian", balls, 2, network__in_channels=1)
-    with pytest.raises(ConfigError, match="the data has 3 dimensions"):
+    with pytest.raises(ConfigError, match=r"3 dimensions.*take a recipe .*_segmentation_volumes"):
         pdecnn.train(config, output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_output_that_is_a_file_is_refused_in_one_line(trained_on_discs, discs, tmp_path):
+    (tmp_path / "out").touch()
+    with pytest.raises(DataError, match=r"out: cannot be a folder .*choose another --output"):
+        predict_images(trained_on_discs.folder, [discs / "images"], tmp_path / "out")

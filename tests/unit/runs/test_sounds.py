@@ -191,3 +191,10 @@ def test_settings_that_sounds_cannot_have_are_refused(settings, found):
 def test_groups_may_be_called_by_numbers(said, found):
     settings = parse_assignments([f"data.test_groups={said}", r"data.group=(\d+)"])
     assert pdecnn.recipe("parabolic_sounds").with_settings(settings).data.test_groups == found
+
+
+def test_sounds_too_short_for_the_blocks_name_the_setting(tmp_path):
+    folder = write_speakers(tmp_path / "speakers")
+    config = config_for("parabolic", folder, data__seconds=0.001)
+    with pytest.raises(ConfigError, match=r"sounds of size .* too small .*raise data\.seconds"):
+        pdecnn.train(config, output=tmp_path / "run")
