@@ -20,7 +20,7 @@ from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import Scan, common_dtype, find_in_name, first_channels, read_as
 from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
 from pdecnn.data.split import hold_out_test, number_groups
-from pdecnn.data.volumes import is_volume, read_label_volume, read_volume, stem_of
+from pdecnn.data.volumes import check_same_place, is_volume, read_label_volume, read_volume, stem_of
 from pdecnn.errors import DataError
 
 IMAGES, LABELS = "images", "labels"
@@ -282,6 +282,8 @@ def _read_pairs(scan: Scan, pairs: list[_Pair], read_image: ReadImage) -> list[R
             mask = checked_labels(
                 read_label_volume(other) if is_volume(other) else read_label_image(other)
             )
+            if is_volume(path) and is_volume(other) and mask.shape == image.shape[1:]:
+                check_same_place(path, other)
         except DataError as error:
             raise DataError(f"{name} {str(error).removeprefix(f'{other}: ')}") from error
         if mask.shape != image.shape[1:]:

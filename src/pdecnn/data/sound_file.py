@@ -32,6 +32,8 @@ def read_sound(path: Path, *, rate: int, length: int) -> Tensor:
     wave, own_rate = _read(path)
     if len(wave) == 0:
         raise DataError(f"{path}: holds no sound; remove it")
+    with np.errstate(over="ignore", invalid="ignore"):
+        wave = wave - wave.mean()
     if not np.isfinite(wave).all():
         raise DataError(f"{path}: has samples that are not finite; mend or remove it")
     if not 0 < own_rate <= HIGHEST_RATE:
@@ -39,7 +41,11 @@ def read_sound(path: Path, *, rate: int, length: int) -> Tensor:
             f"{path}: says {own_rate:,} samples a second, and 1 to {HIGHEST_RATE:,} are read; "
             f"convert it"
         )
-    wave = wave - wave.mean()
+    if len(wave) * rate > _MOST_SAMPLES * own_rate:
+        raise DataError(
+            f"{path}: is {len(wave) / own_rate:,.0f} s long, by its {own_rate:,} samples a second; "
+            f"cut it into shorter ones"
+        )
     if np.ptp(wave) < np.finfo(np.float32).eps:  # what is left of a constant by rounding
         wave = np.zeros_like(wave)
     wave = fit_length(_resample(wave, own_rate, rate), length)

@@ -4,6 +4,7 @@ import gzip
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +70,32 @@ def read_label_volume(path: Path) -> npt.NDArray[Any]:
                 f"has {labels.shape[_AXES]} labels a voxel; save one number for each voxel"
             )
         return labels if labels.ndim == _AXES else labels[..., 0]
+
+
+def check_same_place(path: Path, labels: Path) -> None:
+    """Refuse labels whose header turns them otherwise than their volume, to another place.
+
+    Both are turned by their headers. Labels saved without one would be mirrored unseen.
+    """
+    with _refused_in_words(labels):
+        nibabel = _nibabel()
+        places, turns = [], []
+        for file in (path, labels):
+            image = nibabel.load(file)
+            turn = nibabel.io_orientation(image.affine)
+            size = image.shape[:_AXES]
+            turned = image.affine @ nibabel.orientations.inv_ornt_aff(turn, size)
+            ends = [[0, n - 1] for n in np.array(size)[np.argsort(turn[:, 0])]]
+            places.append(nibabel.affines.apply_affine(turned, list(product(*ends))))
+            turns.append(turn)
+        apart = np.abs(places[0] - places[1]).max()
+        if not np.array_equal(*turns) and apart > min(
+            nibabel.load(path).header.get_zooms()[:_AXES]
+        ):
+            raise UnsuitableFile(
+                "has its axes in another order than the image, and lies elsewhere; save it with "
+                "the header of the image"
+            )
 
 
 def write_label_volume(path: Path, labels: Tensor, source: Path) -> None:

@@ -204,3 +204,28 @@ def test_a_part_called_val_counts_and_one_without_train_is_refused(tmp_path):
     with pytest.raises(DataError, match="call the parts train, validation and test"):
         read_segmented(tmp_path, channels=None)
     assert recognize(tmp_path) == {}
+
+
+def test_labels_that_lost_the_axes_of_their_volume_are_refused(tmp_path):
+    for k in range(5):
+        image, labels = make_ball((6, 7, 5), k)
+        axes = np.diag([-1.0, -1, 1, 1])
+        axes[:2, 3] = 100, 120
+        write_volume(tmp_path / "images" / f"{k}.nii", image, axes)
+        write_volume(tmp_path / "labels" / f"{k}.nii", labels, np.eye(4) if k == 3 else axes)
+    with pytest.raises(BadFilesError, match=r"labels/3\.nii has its axes in another order") as said:
+        read_segmented(tmp_path, channels=None)
+    assert "1 files" in str(said.value)
+
+
+def test_labels_in_another_order_of_axes_but_of_the_same_place_are_turned(tmp_path):
+    for k in range(5):
+        image, labels = make_ball((6, 7, 5), k)
+        axes = np.diag([2.0, 2, 3, 1])
+        axes[:3, 3] = 10, 20, 30
+        other = axes @ np.array([[-1.0, 0, 0, 5], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+        write_volume(tmp_path / "images" / f"{k}.nii", image, axes)
+        write_volume(tmp_path / "labels" / f"{k}.nii", np.ascontiguousarray(labels[::-1]), other)
+    data = read_segmented(tmp_path, channels=None)
+    _, labels = make_ball((6, 7, 5), int(data.train.names[0].split("/")[1][0]))
+    assert torch.equal(data.train.mask(0), torch.from_numpy(labels.astype(np.uint8)))

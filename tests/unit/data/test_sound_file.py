@@ -128,3 +128,12 @@ def test_remarks_that_other_programs_leave_in_a_file_are_passed_over(tmp_path):
     content = content[:4] + struct.pack("<I", len(content) - 8) + content[8:]
     (tmp_path / "b.wav").write_bytes(content)
     assert torch.equal(read(tmp_path / "a.wav"), read(tmp_path / "b.wav"))
+
+
+def test_sounds_without_end_or_beyond_all_numbers_are_refused(tmp_path):
+    write_wave(tmp_path / "slow.wav", np.ones(40_000), rate=1)
+    with pytest.raises(DataError, match=r"slow\.wav: is 40,000 s long"):
+        read_sound(tmp_path / "slow.wav", rate=8000, length=800)
+    write_wave(tmp_path / "loud.wav", np.full(100, 1e308), dtype=np.float64)
+    with pytest.raises(DataError, match="not finite"):
+        read_sound(tmp_path / "loud.wav", rate=8000, length=800)
