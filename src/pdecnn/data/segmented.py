@@ -343,7 +343,7 @@ def _read_packed(path: Path, group: str | None) -> dict[str, _Part]:
             and y.shape == (len(x), *x.shape[2:])
             and len(name) == len(spacing) == len(x)
         )
-        if not fits or (size < 1).any() or (size > np.array(x.shape[2:])).any():
+        if not fits or not x.size or (size < 1).any() or (size > np.array(x.shape[2:])).any():
             raise DataError(f"{path}: y, size or name of x_{part} do not fit it; pack it again")
         names = [str(text) for text in name]
         groups: list[str] = []
@@ -351,9 +351,13 @@ def _read_packed(path: Path, group: str | None) -> dict[str, _Part]:
             groups = [find_in_name(group, text, "group", path) for text in names]
         elif f"group_{part}" in files.names:
             groups = [str(text) for text in files.read(f"group_{part}")]
+        try:
+            masks = checked_labels(y)
+        except DataError as error:
+            raise DataError(f"{path}: y_{part} {error}; pack it again") from error
         parts[part] = _Part(
             torch.from_numpy(x),
-            checked_labels(y),
+            masks,
             torch.from_numpy(size),
             names,
             torch.from_numpy(spacing),
