@@ -297,7 +297,7 @@ def _is_meant(name: str) -> bool:
 def find_parts(root: Path, *, flat: bool = False) -> dict[str, Path]:
     """Where each part is: all in the folder itself, or in subfolders that say so.
 
-    Unless `flat`, a part has folders in it, one for each class.
+    Unless `flat`, a part has folders in it, one for each class, and nothing else stands beside.
     """
     folders = _subfolders(root)
     parts = {_PARTS[path.name]: path for path in folders if path.name in _PARTS}
@@ -311,6 +311,8 @@ def find_parts(root: Path, *, flat: bool = False) -> dict[str, Path]:
                 )
         return {"train": root}
     others = sorted({path.name for path in folders} - {path.name for path in parts.values()})
+    if flat:
+        others = [name for name in others if name.lower() in _LIKE_PARTS]
     if others:
         raise DataError(
             f"{root}: holds {others[0]!r} beside 'train'; a folder has either all data in it, or "

@@ -20,7 +20,8 @@ def loose_parts(root: Path) -> dict[str, Path]:
 
     As in folders of images, but a part may have its files in it without a folder for each class.
     """
-    return find_parts(root, flat=True) if root.is_dir() else {"train": root}
+    found = find_parts(root, flat=True) if root.is_dir() else {"train": root}
+    return {part: found[part] for part in PART_NAMES if part in found}
 
 
 def check_packed_name(file: Path) -> None:

@@ -131,6 +131,7 @@ def test_a_part_called_val_counts_and_one_without_train_is_refused(tmp_path):
         for name in ("yes/a", "no/b"):
             write_wave(tmp_path / part / f"{name}.wav", tone(440))
     how = settings(label=None, group=None)
+    (tmp_path / "runs").mkdir()  # beside the parts there may be anything
     data = read_sounds(tmp_path, how)
     assert data.validation is not None
     assert len(data.train) == len(data.validation) == len(data.test) == 2
