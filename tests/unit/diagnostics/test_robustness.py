@@ -333,7 +333,13 @@ def test_a_sure_classifier_is_fooled_although_its_cross_entropy_rounds_to_nothin
 def test_examples_show_right_images_and_what_became_of_them():
     images, labels = test_images(30)
     found = measure_robustness(
-        trained_network(), images, labels, epsilons=[0.05, 0.4], num_steps=5, restarts=1, batch_size=15
+        trained_network(),
+        images,
+        labels,
+        epsilons=[0.05, 0.4],
+        num_steps=5,
+        restarts=1,
+        batch_size=15,
     )
     with scores_of_pixels(trained_network()) as scores:
         for pair in found.examples:
