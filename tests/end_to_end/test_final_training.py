@@ -58,7 +58,6 @@ def test_from_the_command_line_to_the_page(command, tmp_path):
     assert done.code == 0, done.stderr
     page = (tmp_path / "page.html").read_text()
     assert "No validation: the weights are those of epoch 4, the last" in page
-    assert "none: no selection, the weights are those of epoch 4, the last" in page
     assert "validation accuracy" not in page
 
 

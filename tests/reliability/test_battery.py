@@ -29,16 +29,16 @@ def random(channels, size, number=2, seed=0):
 
 
 def has_symmetric_layers(name):
-    return pdecnn.create_model(name, channels=(2, 2)).config.layer == "symmetric"
+    return pdecnn.create_model(name, channels=(8, 8)).config.layer == "symmetric"
 
 
 def is_reversible(name):
-    return pdecnn.create_model(name, channels=(2, 2)).blocks[0].integrator.reversible
+    return pdecnn.create_model(name, channels=(8, 8)).blocks[0].integrator.reversible
 
 
-# Those with stable steps are tried in tests/unit/networks/test_bounded.py, denoisers in
-# test_fields.py; tuned ones have the same networks.
-OTHERS = ("stable", "denoising", "tuned")
+# Those with stable steps are tried in tests/unit/networks/test_bounded.py, denoisers and
+# segmenters in test_fields.py and test_segmentation_step.py; tuned ones have the same networks.
+OTHERS = ("stable", "denoising", "tuned", "segmentation")
 MODELS = [name for name in pdecnn.list_models() if not any(word in name for word in OTHERS)]
 SYMMETRIC = [name for name in MODELS if has_symmetric_layers(name)]
 REVERSIBLE = [name for name in MODELS if is_reversible(name)]
@@ -113,7 +113,7 @@ def test_promise_28_reverse_after_forward_is_the_identity(name):
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - set(REVERSIBLE)))
 def test_promise_28_what_cannot_be_reversed_says_so(name):
-    network, size = make(name, channels=(2, 2))
+    network, size = make(name, channels=(8, 8))
     block = network.blocks[0]
     with pytest.raises(Exception, match="cannot be undone"):
-        block.reverse(block.propagate(random(2, size)))
+        block.reverse(block.propagate(random(8, size)))

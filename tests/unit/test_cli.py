@@ -378,6 +378,8 @@ def test_recipes_and_models_are_listed(run_command):
         "arrays: your own",
         "images: your own",
         "pictures: your own",
+        "segmented: your own",
+        "sounds: your own",
         "cifar10: to download",
         "cifar100: to download",
         "stl10: to download",

@@ -225,7 +225,7 @@ def explore(
     device: DeviceOption = "auto",
     debug: DebugOption = False,
 ) -> None:
-    """Watch features flow through a network or two, on a page of your own."""
+    """Watch features flow through a network, or two side by side."""
     del debug
     from pdecnn.explorer.answers import explore_together
     from pdecnn.explorer.recording import write_recording

@@ -147,7 +147,7 @@ def predict(
     as_json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Name the most probable classes of images or sounds, or write images."""
+    """Name the classes of images or sounds, or write images."""
     del debug
     from pdecnn import runs
 

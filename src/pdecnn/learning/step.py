@@ -89,6 +89,7 @@ class TrainingStep:
         device = weight.device
         self.network, self.average, self.optimizer = network, average, optimizer
         self.config, self.augmentation, self.seed = config, augmentation, seed
+        self.changes_sounds = augmentation.changes_sounds
         self.num_processes, self.sum_ = num_processes, sum_
         self.train, self.patches = train, patches
         # Where reading a number costs nothing the host decides whether a step is taken.
@@ -188,7 +189,7 @@ class TrainingStep:
             if self.augmentation.trivial_augment:
                 images = self.augmentation.change_colours(images, part, **how)
             features = self.network.preprocess(images)
-            if self.augmentation.changes_sounds:
+            if self.changes_sounds:
                 features = self.augmentation.change_sounds(features, part, **how)
             features = self.augmentation.augment(features, part, **how)
             if self.augmentation.cutout:

@@ -263,19 +263,20 @@ class Network(nn.Module):
         pretrained.check_described(self, made)
 
     def _check_images(self, images: Tensor) -> None:
-        config, samples = self.config, f"{self.subject}s"
+        config = self.config
         if not images.is_floating_point():
             raise ValueError(
-                f"{samples} are {images.dtype}, but a network takes standardised ones: "
-                f"network(network.preprocess({samples}))"
+                f"{self.subject}s are {images.dtype}, but a network takes standardised ones: "
+                f"network(network.preprocess({self.subject}s))"
             )
         weight = next(self.parameters())
         check_features(images, config.in_channels, config.dimension, weight)
         if min(images.shape[2:]) < config.smallest_size:
             raise ValueError(
-                f"{samples} of size {tuple(images.shape[2:])} are too small: {config.num_blocks} "
-                f"blocks with pooling between them need at least {config.smallest_size} pixels "
-                f"in each dimension; use larger {samples} or fewer blocks"
+                f"{self.subject}s of size {tuple(images.shape[2:])} are too small: "
+                f"{config.num_blocks} blocks with pooling between them need at least "
+                f"{config.smallest_size} pixels in each dimension; use larger {self.subject}s or "
+                f"fewer blocks"
             )
 
 

@@ -88,6 +88,7 @@ def test_pgd_is_at_least_as_strong_as_fgsm_and_both_as_nothing(dynamics, norm):
         epsilons=[0.0, *(scale * epsilon for epsilon in EPSILONS)],
         norms=[norm],
         num_steps=6,
+        restarts=1,
     )
     assert found.clean_accuracy > 0.5
     assert found.notice is None
@@ -332,7 +333,13 @@ def test_a_sure_classifier_is_fooled_although_its_cross_entropy_rounds_to_nothin
 def test_examples_show_right_images_and_what_became_of_them():
     images, labels = test_images(30)
     found = measure_robustness(
-        trained_network(), images, labels, epsilons=[0.05, 0.4], num_steps=5, batch_size=7
+        trained_network(),
+        images,
+        labels,
+        epsilons=[0.05, 0.4],
+        num_steps=5,
+        restarts=1,
+        batch_size=15,
     )
     with scores_of_pixels(trained_network()) as scores:
         for pair in found.examples:

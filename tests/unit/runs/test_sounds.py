@@ -88,9 +88,11 @@ def test_sound_files_are_predicted_as_they_were_trained(trained, folder, tmp_pat
     rows = pdecnn.predict(trained.folder, [folder])
     by_name = {row["image"]: row["predictions"] for row in rows}
     test = read_splits(trained.config.data, 0).test
-    # One by one, as files are: a batch is rounded in another order.
-    arrays = [pdecnn.predict(trained.folder, wave[None])[0] for wave in test.images]
-    assert [by_name[str(file)] for file in files] == [row["predictions"] for row in arrays]
+    arrays = pdecnn.predict(trained.folder, test.images)
+    for file, row in zip(files, arrays, strict=True):
+        for one, two in zip(by_name[str(file)], row["predictions"], strict=True):
+            assert one["class"] == two["class"]
+            assert one["probability"] == pytest.approx(two["probability"], abs=1e-5)
     found = pdecnn.evaluate(trained.folder)
     assert found["accuracy"] == trained.summary["test"]["accuracy"]
     write_wave(tmp_path / "stereo.wav", np.stack([tone(300, rate=44100)] * 2, 1), rate=44100)
