@@ -70,7 +70,7 @@ def test_no_command_calls_signals_images(commands, folder):
     assert "test signals" in commands("diagnose", "run")
     commands("report", "run", "--no-diagnosis")
     text = " ".join(Page((folder / "report.html").read_text()).text.split())
-    assert "Misclassified signals" in text
+    assert "Test signals" in text
     assert "test signals" in text
     assert f"the first 4 of {NUM_CHANNELS} channels" in text
     assert "Accuracy under attack" in text
