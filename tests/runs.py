@@ -11,6 +11,7 @@ import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 import pdecnn
@@ -115,6 +116,20 @@ def complete_run(folder, config):
 
 class Killed(BaseException):
     """Stands for kill -9 within this process: nothing that handles errors may catch it."""
+
+
+def assert_resumed_to_the_bit(config, folder):
+    """A training killed within its first epoch and resumed ends as the undisturbed one."""
+
+    def stop(progress):
+        if (progress.epoch, progress.batch) == (1, 2):
+            raise Killed
+
+    whole = pdecnn.train(config, output=folder / "whole")
+    with pytest.raises(Killed):
+        pdecnn.train(config, output=folder / "halves", listener=Recorder(on_step=stop))
+    halves = pdecnn.train(config, output=folder / "halves", resume=True)
+    assert fingerprint(halves.folder) == fingerprint(whole.folder)
 
 
 @contextmanager

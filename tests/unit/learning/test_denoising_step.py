@@ -6,10 +6,10 @@ import torch
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.patches import NoisyPatches
 from pdecnn.learning import Trainer, TrainingConfig
-from pdecnn.learning.capture import compiled_step
 from pdecnn.learning.tasks import Denoising
 from pdecnn.networks import create_model
 from tests.unit.data.test_patches import make_pictures
+from tests.unit.learning.trainings import assert_compiled_step_is_the_step
 
 # What the compilers warn of is their own.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -43,20 +43,7 @@ def make_trainer(dynamics, backprop, settings, *, device="cpu", **training):
 @pytest.mark.slow
 @pytest.mark.parametrize(("dynamics", "backprop", "settings"), NETWORKS)
 def test_a_compiled_step_is_the_step(dynamics, backprop, settings):
-    results = []
-    for compiled in (False, True):
-        trainer = make_trainer(dynamics, backprop, settings)
-        trainer.begin_epoch()
-        step = trainer._step
-        step.gated = True  # as on a GPU, where no number is waited for
-        if compiled:
-            with compiled_step(step, backend="eager"):
-                step()
-        else:
-            step()
-        results.append([weight.detach().clone() for weight in trainer.network.parameters()])
-    for one, two in zip(*results, strict=True):
-        assert torch.allclose(one, two, rtol=1e-4, atol=1e-6)
+    assert_compiled_step_is_the_step(lambda: make_trainer(dynamics, backprop, settings))
 
 
 def test_an_epoch_takes_every_image_as_often_as_it_repeats():

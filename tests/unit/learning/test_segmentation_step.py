@@ -8,9 +8,9 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.patches import LEFT_RIGHT, LabelledPatches
 from pdecnn.learning import Trainer, TrainingConfig
-from pdecnn.learning.capture import compiled_step
 from pdecnn.learning.tasks import Segmentation
 from pdecnn.networks import create_model
+from tests.unit.learning.trainings import assert_compiled_step_is_the_step
 from tests.volumes import make_ball
 
 # What the compilers warn of is their own.
@@ -67,20 +67,7 @@ def make_trainer(dynamics, backprop, *, device="cpu", **training):
 @pytest.mark.slow
 @pytest.mark.parametrize(("dynamics", "backprop"), NETWORKS)
 def test_a_compiled_step_is_the_step(dynamics, backprop):
-    results = []
-    for compiled in (False, True):
-        trainer = make_trainer(dynamics, backprop)
-        trainer.begin_epoch()
-        step = trainer._step
-        step.gated = True  # as on a GPU, where no number is waited for
-        if compiled:
-            with compiled_step(step, backend="eager"):
-                step()
-        else:
-            step()
-        results.append([weight.detach().clone() for weight in trainer.network.parameters()])
-    for one, two in zip(*results, strict=True):
-        assert torch.allclose(one, two, rtol=1e-4, atol=1e-6)
+    assert_compiled_step_is_the_step(lambda: make_trainer(dynamics, backprop))
 
 
 def test_the_unet_trains_in_our_trainer():

@@ -6,8 +6,8 @@ import torch
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet
 from pdecnn.learning import Trainer, TrainingConfig
-from pdecnn.learning.capture import compiled_step
 from pdecnn.networks import create_model
+from tests.unit.learning.trainings import assert_compiled_step_is_the_step
 
 # What the compilers warn of is their own.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,20 +33,7 @@ def make_trainer(*, device="cpu", **training):
 
 @pytest.mark.slow
 def test_a_compiled_step_is_the_step():
-    results = []
-    for compiled in (False, True):
-        trainer = make_trainer()
-        trainer.begin_epoch()
-        step = trainer._step
-        step.gated = True  # as on a GPU, where no number is waited for
-        if compiled:
-            with compiled_step(step, backend="eager"):
-                step()
-        else:
-            step()
-        results.append([weight.detach().clone() for weight in trainer.network.parameters()])
-    for one, two in zip(*results, strict=True):
-        assert torch.allclose(one, two, rtol=1e-4, atol=1e-6)
+    assert_compiled_step_is_the_step(make_trainer)
 
 
 @pytest.mark.gpu

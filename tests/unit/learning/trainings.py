@@ -1,5 +1,6 @@
 """Trainings small enough to repeat: a few digits, a narrow network, a handful of steps."""
 
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from functools import cache
 
@@ -174,3 +175,18 @@ def on_disk(image_set):
 
 def image_set(images, labels, class_names):
     return ImageSet(images=images, labels=labels, class_names=tuple(class_names))
+
+
+def assert_compiled_step_is_the_step(make_trainer):
+    """Of two trainers alike, one of which takes its first step by compiled code."""
+    results = []
+    for compiled in (False, True):
+        trainer = make_trainer()
+        trainer.begin_epoch()
+        step = trainer._step
+        step.gated = True  # as on a GPU, where no number is waited for
+        with compiled_step(step, backend="eager") if compiled else nullcontext():
+            step()
+        results.append([weight.detach().clone() for weight in trainer.network.parameters()])
+    for one, two in zip(*results, strict=True):
+        assert torch.allclose(one, two, rtol=1e-4, atol=1e-6)

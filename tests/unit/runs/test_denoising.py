@@ -12,7 +12,7 @@ from pdecnn.data.pictures import pack_pictures
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.explorer.subject import open_subject
 from pdecnn.runs import predict_images
-from tests.runs import Killed, Recorder, call, fingerprint
+from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.unit.data.test_pictures import write_picture
 
 DENOISERS = ("parabolic", "hamiltonian", "second_order", "parabolic_stable")
@@ -84,16 +84,7 @@ def test_a_denoiser_learns(folder, tmp_path):
 @pytest.mark.parametrize("dynamics", ["hamiltonian", "parabolic_stable"])
 def test_killed_and_resumed_gives_the_same_bits(dynamics, folder, tmp_path):
     config = config_for(dynamics, folder, data__noise=[5, 50])
-    whole = pdecnn.train(config, output=tmp_path / "whole")
-
-    def stop(progress):
-        if (progress.epoch, progress.batch) == (1, 2):
-            raise Killed
-
-    with pytest.raises(Killed):
-        pdecnn.train(config, output=tmp_path / "run", listener=Recorder(on_step=stop))
-    run = pdecnn.train(config, output=tmp_path / "run", resume=True)
-    assert fingerprint(run.folder) == fingerprint(whole.folder)
+    assert_resumed_to_the_bit(config, tmp_path)
 
 
 def test_a_packed_folder_trains_to_the_same_bits(folder, trained, tmp_path):

@@ -13,7 +13,7 @@ from pdecnn.data.segmented import pack_segmented
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.reports.run_figures import draw_run_figures
 from pdecnn.runs import predict_images
-from tests.runs import Killed, Recorder, call, fingerprint
+from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.unit.data.test_segmented import write_labels
 from tests.volumes import AXES, make_ball, write_balls, write_volume
 
@@ -109,16 +109,7 @@ def test_a_segmenter_learns(balls, tmp_path):
 @pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian"])
 def test_killed_and_resumed_gives_the_same_bits(dynamics, balls, tmp_path):
     config = config_for(dynamics, balls, 3)
-    whole = pdecnn.train(config, output=tmp_path / "whole")
-
-    def stop(progress):
-        if (progress.epoch, progress.batch) == (1, 2):
-            raise Killed
-
-    with pytest.raises(Killed):
-        pdecnn.train(config, output=tmp_path / "run", listener=Recorder(on_step=stop))
-    run = pdecnn.train(config, output=tmp_path / "run", resume=True)
-    assert fingerprint(run.folder) == fingerprint(whole.folder)
+    assert_resumed_to_the_bit(config, tmp_path)
 
 
 def test_packed_volumes_train_to_the_same_bits_without_nibabel(

@@ -13,7 +13,7 @@ from pdecnn.diagnostics.lipschitz import check_known
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.runs.export import export
 from pdecnn.runs.preparation import read_splits
-from tests.runs import Killed, Recorder, call, fingerprint
+from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.sound_files import tone, write_speakers, write_wave
 
 DYNAMICS = ("parabolic", "hamiltonian", "second_order")
@@ -60,16 +60,7 @@ def test_every_dynamics_learns_to_tell_two_tones_apart(dynamics, folder, tmp_pat
 
 def test_killed_and_resumed_gives_the_same_bits(folder, tmp_path):
     config = config_for("hamiltonian", folder, training__epochs=3)
-    whole = pdecnn.train(config, output=tmp_path / "whole")
-
-    def stop(progress):
-        if (progress.epoch, progress.batch) == (1, 2):
-            raise Killed
-
-    with pytest.raises(Killed):
-        pdecnn.train(config, output=tmp_path / "halves", listener=Recorder(on_step=stop))
-    halves = pdecnn.train(config, output=tmp_path / "halves", resume=True)
-    assert fingerprint(halves.folder) == fingerprint(whole.folder)
+    assert_resumed_to_the_bit(config, tmp_path)
 
 
 def test_packed_sounds_train_to_the_same_bits(folder, tmp_path):
