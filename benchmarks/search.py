@@ -242,12 +242,17 @@ def run_trial(trial: Trial, splits: Splits, device: torch.device) -> Row:
 
 
 def _make_network(trial: Trial, config: RunConfig, splits: Splits) -> Network:
-    if trial.network not in RESNETS:
-        return make_network(config, splits.train)
+    if trial.network in RESNETS:
+        return make_resnet(RESNETS[trial.network], config, splits)
+    return make_network(config, splits.train)
+
+
+def make_resnet(depth: int, config: RunConfig, splits: Splits) -> Network:
+    """A fresh one, its weights drawn from the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stable_seed(config.seed, "weights"))
         preprocessing = make_preprocessing(config.data, splits.train)
-        return TrainableResNet(RESNETS[trial.network], splits.train.num_classes, preprocessing)
+        return TrainableResNet(depth, splits.train.num_classes, preprocessing)
 
 
 def _go_on() -> None:
