@@ -9,6 +9,7 @@ trials of `benchmarks.search` in docs/results/search.csv.
 import argparse
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from benchmarks.tuned import (
 )
 from pdecnn.files import write_atomically
 from pdecnn.learning.metrics import count_flops
+from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.reports import style
 from pdecnn.reports.recorded import measured_on
@@ -98,11 +100,10 @@ def _read_run(path: Path) -> Found:
     config, summary = _json(path / CONFIG), _json(path / SUMMARY)
     lines = (path / TIMING).read_text(encoding="utf-8").splitlines()
     depth = config.get("resnet")
-    network = CifarResNet(depth) if depth else Network(Run(path).config.network)
     return Found(
         accuracy=100 * summary["test"]["accuracy"],
         num_weights=summary["num_weights"],
-        flops=flops(network),
+        flops=flops(depth or Run(path).config.network),
         epochs=summary["epochs"],
         seconds=sum(json.loads(line)["seconds"] for line in lines),
         at_a_time=_json(path / CONDITIONS)["runs_at_a_time"],
@@ -115,8 +116,10 @@ def _json(path: Path) -> dict[str, Any]:
     return values
 
 
-def flops(network: torch.nn.Module) -> int:
-    """What the scores of one image take: convolutions and matrix products."""
+@cache
+def flops(kind: NetworkConfig | int) -> int:
+    """What the scores of one image take, by a network of ours or a ResNet of that depth."""
+    network = CifarResNet(kind) if isinstance(kind, int) else Network(kind)
     images = torch.zeros(1, 3, 32, 32)
     with torch.no_grad():
         return count_flops(lambda: network.eval()(images))
@@ -157,8 +160,8 @@ def page(folder: Path, trials: Sequence[Row], drawn: dict[str, Found]) -> str:
         *(_row(name, runs) for name, runs in rows.items()),
         "",
         "MFLOP: convolutions and matrix products of the scores of one image, a multiplication and",
-        "an addition each counting one. Seconds: all epochs of a run on one card that it shared",
-        "with others, compiling included; alone it takes less.",
+        "an addition each counting one. Seconds: all epochs of a run, compiling included, on one",
+        "card that it shared with others; divided by how many at a time its share of the card.",
         "",
         *_floors(rows),
         *_ablation(parts),
