@@ -84,7 +84,9 @@ def written(results: Path) -> dict[str, bytes]:
     if drawn:
         with style.journal_style():
             contents = style.render(FIGURE, draw(drawn))
-    return {"tuned.md": page(folder, trials, drawn).encode(), **contents}
+    steps = results / "tuned-steps.json"
+    cost = _json(steps) if steps.exists() else None
+    return {"tuned.md": page(folder, trials, drawn, cost).encode(), **contents}
 
 
 # ------------------------------------------------------------------ what was measured
@@ -128,7 +130,9 @@ def flops(kind: NetworkConfig | int) -> int:
 # ------------------------------------------------------------------ the page
 
 
-def page(folder: Path, trials: Sequence[Row], drawn: dict[str, Found]) -> str:
+def page(
+    folder: Path, trials: Sequence[Row], drawn: dict[str, Found], cost: dict[str, Any] | None
+) -> str:
     """The whole page."""
     names, papers = final(), paper()
     rows = {
@@ -165,6 +169,7 @@ def page(folder: Path, trials: Sequence[Row], drawn: dict[str, Found]) -> str:
         "",
         *_floors(rows),
         *_ablation(parts),
+        *_cost(cost),
         *_sizes(drawn),
         *_search(trials),
     ]
@@ -233,6 +238,30 @@ def _ablation(parts: dict[str, list[Found]]) -> list[str]:
         cell = _mean(runs) if runs else NOT_MEASURED
         lines.append(f"| {name} | {len(runs)} | {cell} | {difference} |")
     return [*lines, ""]
+
+
+def _cost(found: dict[str, Any] | None) -> list[str]:
+    lines = ["## What a step costs", ""]
+    if found is None:
+        return [*lines, f"Captured steps of tuned training: {NOT_MEASURED}.", ""]
+    lines += [
+        "A step of tuned training with each optimiser against one of the paper's, on the same",
+        "network (`benchmarks/tuned_steps.py`); medians of repeats in turn. At most 1.25 times is",
+        "wanted, of Muon or 0.3 ms more.",
+        "",
+        "| training | batch | captured | ms | of the paper's | more, ms |",
+        "|---|--:|---|--:|--:|--:|",
+    ]
+    papers = {row["batch_size"]: row for row in found["rows"] if row["training"] == "paper"}
+    for row in found["rows"]:
+        milliseconds = 1e3 * row["time"]["median_seconds"]
+        more = milliseconds - 1e3 * papers[row["batch_size"]]["time"]["median_seconds"]
+        captured = "yes" if row["captured"] else "no"
+        lines.append(
+            f"| {row['training']} | {row['batch_size']} | {captured} | {milliseconds:.2f} "
+            f"| {row['ratio_to_paper']:.2f} | {more:.2f} |"
+        )
+    return [*lines, "", f"{measured_on(found['environment'])}.", ""]
 
 
 def _sizes(drawn: dict[str, Found]) -> list[str]:
