@@ -148,7 +148,8 @@ def test_the_page_has_means_differences_and_what_is_missing(tmp_path, monkeypatc
     assert contents.keys() == {"tuned.md", "tuned-sizes.png", "tuned-sizes.svg"}
 
 
-def test_steps_of_each_training_are_timed_on_one_network(tmp_path):
+def test_steps_of_each_training_are_timed_on_one_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuned_steps, "NUM_REPEATS", 1)
     configs = tuned_steps.variants(10)
     assert {config.network for config in configs.values()} == {recipe(HAMILTONIAN).network}
     device, images = torch.device("cpu"), random_images(20, 3, (16, 16))
