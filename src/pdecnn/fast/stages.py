@@ -29,7 +29,7 @@ def fused_stage(
     inputs = (features, stencil, norm.weight, norm.bias)
     plan = _Plan(
         epsilon=norm.eps,
-        momentum=cast(float, norm.momentum),
+        momentum=float(cast(float, norm.momentum)),
         window=2 if isinstance(stage, Connector) and stage.pool else 1,
         dtype=dtype,
         training=norm.training,
