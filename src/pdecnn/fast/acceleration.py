@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pdecnn.fast.fused import fused_steps
-from pdecnn.fast.stages import fused_stage
-from pdecnn.networks.stages import Connector, Opening
+from pdecnn.fast.stages import Stage, fused_stage
+from pdecnn.networks.stages import Classifier, Connector, Opening
 from pdecnn.pde.backprop import Propagator, TimeStepping, refuse_buffers, start_state
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
@@ -52,8 +52,7 @@ def accelerated(module: nn.Module, backend: str = "inductor") -> Iterator[None]:
         dtype = torch.bfloat16 if halved else torch.float32
         stages = [part for part in module.modules() if is_fusible(part)]
         for stage in stages:
-            padded = partial(_padded, stage.convolution)
-            fast = _FastStage(stage, padded, backend, dtype)
+            fast = _FastStage(stage, backend, dtype)
             stack.enter_context(_attribute(stage, "forward", fast))
         # Not in blocks, whose steps share a graph: each such function would have one of its own.
         done = {part for own in (*blocks, *stages) for part in own.modules()}
@@ -77,20 +76,22 @@ def _attribute(module: nn.Module, name: str, value: object) -> Iterator[None]:
             vars(module)[name] = before
 
 
-def is_fusible(part: nn.Module) -> TypeGuard[Opening | Connector]:
+def is_fusible(part: nn.Module) -> TypeGuard[Stage]:
     """Whether a part is a stage that `accelerated` runs by fused kernels where these fit, and else
     compiles: it is not to be compiled a second time."""
-    return type(part) in (Opening, Connector) and "forward" not in vars(part)
+    return type(part) in (Opening, Connector, Classifier) and "forward" not in vars(part)
 
 
-@dataclass(frozen=True, slots=True)
 class _FastStage:
     """A stage's forward: by fused kernels where they fit, else compiled."""
 
-    stage: Opening | Connector
-    padded: Callable[[Tensor], Tensor]
-    backend: str
-    dtype: torch.dtype
+    def __init__(self, stage: Stage, backend: str, dtype: torch.dtype) -> None:
+        self.stage, self.backend = stage, backend
+        # A connector that does not pool is the last one: no block copies what it gives.
+        self.dtype = torch.float32 if getattr(stage, "pool", None) is False else dtype
+        self.padded: partial[Tensor] | None = None
+        if isinstance(stage, Opening) and stage.convolution.in_channels % _CHANNEL_GROUP:
+            self.padded = partial(_padded, stage.convolution)
 
     def __call__(self, features: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
@@ -98,11 +99,11 @@ class _FastStage:
         outcome = fused_stage(self.stage, features, self.dtype)
         if outcome is not None:
             return outcome
-        convolution = self.stage.convolution
-        if "forward" in vars(convolution) or not convolution.in_channels % _CHANNEL_GROUP:
-            return cast(Tensor, compiled(_plain_stage, self.backend)(self.stage, features))
-        with _attribute(convolution, "forward", self.padded):
-            return cast(Tensor, compiled(_plain_stage, self.backend)(self.stage, features))
+        plain = compiled(_plain_stage, self.backend)
+        if self.padded is None:
+            return cast(Tensor, plain(self.stage, features))
+        with _attribute(self.padded.args[0], "forward", self.padded):
+            return cast(Tensor, plain(self.stage, features))
 
 
 def _plain_stage(stage: Any, features: Tensor) -> Tensor:

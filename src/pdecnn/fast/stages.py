@@ -1,4 +1,4 @@
-"""What stands around the blocks by fused kernels: opening and connectors (Sec. 5).
+"""What stands around the blocks by fused kernels: opening, connectors, classifier (Sec. 5).
 
 As autocast computes it: products of bfloat16 with float32 sums, rounded to bfloat16 before the
 batch norm. The outcome is not rounded again, unless asked for, since a block's state is float32.
@@ -9,22 +9,28 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pdecnn.fast.fused import _computes_in_bfloat16, _refuse_second_derivatives
 from pdecnn.fast.kernels import stages as kernels
 from pdecnn.fast.kernels.symmetric_shear import _has_triton, _runs_on
-from pdecnn.networks.stages import Connector, Opening
-from pdecnn.pde.convolution import Convolution
+from pdecnn.networks.stages import Classifier, Connector, Opening
+from pdecnn.pde.convolution import Convolution, without_autocast
 from pdecnn.pde.grid import is_followed
-from pdecnn.pde.randomness import has_foreign_code
+from pdecnn.pde.randomness import has_foreign_code, replaced_methods
+
+Stage = Opening | Connector | Classifier
 
 
 def fused_stage(
-    stage: Opening | Connector, features: Tensor, dtype: torch.dtype = torch.float32
+    stage: Stage, features: Tensor, dtype: torch.dtype = torch.float32
 ) -> Tensor | None:
-    """The stage's outcome in that dtype; None where `reason_against` names a reason."""
+    """The stage's outcome, of an opening or connector in that dtype; None where `reason_against`
+    names a reason."""
     if reason_against(stage, features) is not None:
         return None
+    if isinstance(stage, Classifier):
+        return _classify(stage, features)
     norm, stencil = cast(nn.BatchNorm2d, stage.normalization), stage.convolution.stencil
     inputs = (features, stencil, norm.weight, norm.bias)
     plan = _Plan(
@@ -42,12 +48,15 @@ def fused_stage(
     return outcome
 
 
-def reason_against(stage: Opening | Connector, features: Tensor) -> str | None:
+def reason_against(stage: Stage, features: Tensor) -> str | None:
     """Why the kernels do not compute what the stage computes of the features, up to rounding."""
-    if type(stage) not in (Opening, Connector):
+    if type(stage) not in (Opening, Connector, Classifier):
         return f"there are no kernels for {type(stage).__name__}"
+    reason = _reason_against_features(features)
+    if isinstance(stage, Classifier):
+        return reason or _reason_against_classifier(stage, features)
     return (
-        _reason_against_features(features)
+        reason
         or _reason_against_convolution(stage.convolution, features)
         or _reason_against_norm(stage.normalization, features)
         or _reason_against_size(stage, features)
@@ -66,6 +75,15 @@ def _reason_against_features(features: Tensor) -> str | None:
     if features.dtype not in (torch.float32, torch.bfloat16):
         return f"features are {features.dtype}"
     return None
+
+
+def _reason_against_classifier(classifier: Classifier, features: Tensor) -> str | None:
+    if replaced_methods(classifier) - {"forward"}:
+        return "a method of the classifier is replaced"
+    if classifier.num_classes == 0 or classifier.weight.shape[1] != features.shape[1]:
+        return "there are no classes, or other channels than it has weights for"
+    plain = all(_is_plain(weight, features) for weight in classifier.parameters())
+    return None if plain else "the weights are not float32 on the device of the features"
 
 
 def _reason_against_convolution(convolution: nn.Module, features: Tensor) -> str | None:
@@ -167,7 +185,8 @@ class _FusedStage(torch.autograd.Function):
         plan: _Plan = ctx.plan
         source, hidden, stencil, scale, bias, mean, variance = ctx.saved_tensors
         stage, statistics = plan.stage(stencil, scale, bias), kernels.Statistics(mean, variance)
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        if not kernels.is_level(gradient):
+            gradient = gradient.contiguous(memory_format=torch.channels_last)
         affine = kernels.affine_gradient(hidden, gradient, stage, statistics)
         stencil_gradient, source_gradient = kernels.stencil_gradient(
             source,
@@ -182,3 +201,23 @@ class _FusedStage(torch.autograd.Function):
         every = (None, source_gradient, stencil_gradient, *affine, None, None, None)
         pairs = zip(every, ctx.needs_input_grad, strict=True)
         return tuple(g if wanted else None for g, wanted in pairs)
+
+
+def _classify(classifier: Classifier, features: Tensor) -> Tensor:
+    pooled: Tensor = _PixelMean.apply(features.float())  # type: ignore[no-untyped-call]
+    with without_autocast(features.device):
+        return functional.linear(pooled, classifier.rows, classifier.bias)
+
+
+class _PixelMean(torch.autograd.Function):
+    """The mean over all pixels. Its gradient, the same at all pixels, is not written for each."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor) -> Tensor:
+        ctx.shape = features.shape
+        return features.mean((2, 3))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        shares: Tensor = gradient.contiguous() / (ctx.shape[2] * ctx.shape[3])
+        return shares[..., None, None].expand(ctx.shape)

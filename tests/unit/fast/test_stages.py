@@ -12,9 +12,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pdecnn.fast import stages
+from pdecnn.fast import acceleration, stages
+from pdecnn.fast.acceleration import accelerated
 from pdecnn.fast.kernels import stages as kernels
-from pdecnn.networks.stages import Connector, Opening, pool_by_2
+from pdecnn.networks.network import Network
+from pdecnn.networks.registry import model_config
+from pdecnn.networks.stages import Classifier, Connector, Opening, pool_by_2
 from tests.blocks import randomize_, relative_error
 from tests.interpreter import run_checks
 from tests.unit.fast.fused_blocks import assert_same, error_of, loss_of, under_autocast
@@ -199,6 +202,85 @@ def check_frozen_weights_and_features_have_no_gradient():
     assert torch.equal(found["features"], expected["features"])
 
 
+def loss_of_scores(stages, features):
+    for stage in stages:
+        features = stage(features)
+    return loss_of(features)
+
+
+def check_the_gradient_of_the_mean_is_not_written_for_each_pixel(monkeypatch):
+    """The last connector takes it as it is."""
+    seen = []
+    is_level = kernels.is_level
+    monkeypatch.setattr(kernels, "is_level", lambda g: seen.append(is_level(g)) or seen[-1])
+    monkeypatch.setattr(acceleration, "compile_function", None)
+    connector, classifier = stage_of(lambda: Connector(16, 24, pool=False)), Classifier(24, 5)
+    features = features_of(connector, (2, 3, 4)).requires_grad_()
+    wanted = (features, *connector.parameters(), *classifier.parameters())
+    parts = torch.nn.ModuleList([connector, classifier])
+    with accelerated(parts, "eager"):
+        found = torch.autograd.grad(under_autocast(loss_of_scores, parts, features), wanted)
+    assert set(seen) == {True}
+    seen.clear()
+    with accelerated(connector, "eager"):
+        expected = torch.autograd.grad(under_autocast(loss_of_scores, parts, features), wanted)
+    assert set(seen) == {False}
+    for one, other in zip(found, expected, strict=True):
+        assert relative_error(one, other) <= 1e-3
+
+
+def network_loss(network, images):
+    network.zero_grad()
+    scores = network(images)
+    loss_of(scores).backward()
+    return {"scores": scores.detach(), "weights": flat([w.grad for w in network.parameters()])}
+
+
+def flat(tensors):
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def assert_a_network_runs_by_kernels_alone(network, images, monkeypatch, *, room=1e-3):
+    stages_met = []
+
+    def spied(stage, features, dtype):
+        outcome = stages.fused_stage(stage, features, dtype)
+        stages_met.append((type(stage), None if outcome is None else outcome.dtype))
+        return outcome
+
+    monkeypatch.setattr(acceleration, "fused_stage", spied)
+    # Nothing else is compiled but the ends of the blocks.
+    monkeypatch.setattr(acceleration, "compile_function", lambda function, *_, **__: function)
+    expected = network_loss(deepcopy(network).double(), images.double())
+    allowed = under_autocast(network_loss, deepcopy(network), images)
+    with accelerated(network, "not compiled"):
+        found = under_autocast(network_loss, network, images)
+    halved = network.config.resolved_integrator.name == "verlet"
+    between = torch.bfloat16 if halved else torch.float32
+    assert stages_met == [
+        (Opening, between),
+        *[(Connector, between)] * (network.config.num_blocks - 1),
+        (Connector, torch.float32),
+        (Classifier, torch.float32),
+    ]
+    for name, value in expected.items():
+        error, most = (relative_error(values[name], value) for values in (found, allowed))
+        assert error <= 1.5 * most + room, f"{name}: {error}, plain bfloat16 {most}"
+    assert "forward" not in vars(network.opening)
+
+
+def network_of(dynamics, **settings):
+    return randomize_(Network(model_config(f"{dynamics}_cifar10", **settings)), 3)
+
+
+@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian"])
+def check_a_network_runs_by_kernels_alone(dynamics, monkeypatch):
+    network = network_of(dynamics, channels=(16, 24, 16), num_steps=1)
+    images = features_of(network.opening, (4, 6, 7))
+    # Of so few pixels one that rounding brings over the kink of a ReLU is seen in the gradient.
+    assert_a_network_runs_by_kernels_alone(network, images, monkeypatch, room=0.2)
+
+
 def check_second_derivatives_and_weights_changed_before_the_gradient_are_refused():
     stage = stage_of(lambda: Connector(16, 16))
     features = features_of(stage, (1, 4, 4)).requires_grad_()
@@ -300,6 +382,12 @@ class TestOnAGpu:
         with torch.no_grad():
             found = under_autocast(by_kernels, stage, features)
         assert relative_error(found, expected) <= 1e-4
+
+    @pytest.mark.parametrize("dynamics", ["parabolic", "second_order", "hamiltonian"])
+    def test_a_network_runs_by_kernels_alone(self, dynamics, monkeypatch):
+        network = network_of(dynamics).cuda()
+        images = features_of(network.opening, (125, 32, 32)).cuda()
+        assert_a_network_runs_by_kernels_alone(network, images, monkeypatch)
 
     def test_a_graph_replays_it(self):
         stage = stage_of(lambda: Connector(32, 64)).cuda()

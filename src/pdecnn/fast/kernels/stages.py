@@ -54,9 +54,9 @@ _BLOCKS = {
     },
     "activate": {
         16: Blocks(128, 0, 4, 1),
-        32: Blocks(64, 0, 4, 1),
+        32: Blocks(128, 0, 4, 1),
         64: Blocks(32, 0, 4, 1),
-        128: Blocks(16, 0, 4, 1),
+        128: Blocks(32, 0, 4, 1),
         256: Blocks(16, 0, 8, 1),
     },
     # Without u, in evaluation.
@@ -201,7 +201,8 @@ def activate(
 def affine_gradient(
     hidden: Tensor, gradient: Tensor, stage: Stage, statistics: Statistics
 ) -> Tensor:
-    """The gradients of scale and bias, (2, channels), from that of the outcome."""
+    """The gradients of scale and bias, (2, channels), from that of the outcome: channels last, or
+    where it is the same at all pixels expanded from (images, channels)."""
     chunks = _Chunks("affine_gradient", hidden, stage.stencil)
     constants = _constants(hidden, stage.stencil)
     parts = hidden.new_empty((chunks.number, 2, hidden.shape[1]), dtype=torch.float32)
@@ -220,6 +221,7 @@ def affine_gradient(
         stage.epsilon,
         **{name: constants[name] for name in ("HEIGHT", "WIDTH", "CHANNELS", "PADDED")},
         WINDOW=stage.window,
+        LEVEL=is_level(gradient),
         BLOCK_P=chunks.blocks.pixels,
     )
     return parts.sum(0)
@@ -262,11 +264,17 @@ def stencil_gradient(
         stage.epsilon,
         **_constants(source, stage.stencil),
         WINDOW=stage.window,
+        LEVEL=is_level(gradient),
         BLOCK_P=chunks.blocks.pixels,
         OF_BATCH=of_batch,
         BACK=back,
     )
     return parts.sum(0), source_gradient
+
+
+def is_level(features: Tensor) -> bool:
+    """Whether features are expanded from dense (images, channels)."""
+    return features.stride()[1:] == (1, 0, 0) and features.stride(0) == features.shape[1]
 
 
 class _Chunks:

@@ -243,17 +243,23 @@ def _back_to_affine(
     CHANNELS: tl.constexpr,
     PADDED: tl.constexpr,
     WINDOW: tl.constexpr,
+    LEVEL: tl.constexpr,
 ):
-    """n and the gradient of z = s n + b at the pixels; rows that pooling drops have none."""
+    """n and the gradient of z = s n + b at the pixels; rows that pooling drops have none.
+
+    With LEVEL the gradient of the outcome is the same at all pixels of an image, and given once.
+    """
     offsets, exists = _tile(pixels, num_pixels, CHANNELS, PADDED)
     u = tl.load(hidden + offsets, mask=exists, other=0.0).to(tl.float32)
     n = (u - center[None, :]) * r[None, :]
-    if WINDOW > 1:
+    if WINDOW > 1 or LEVEL:
         ROWS: tl.constexpr = HEIGHT // WINDOW
         COLUMNS: tl.constexpr = WIDTH // WINDOW
         x = pixels % WIDTH // WINDOW
         y = pixels // WIDTH % HEIGHT // WINDOW
-        rows = (pixels // (HEIGHT * WIDTH) * ROWS + y) * COLUMNS + x
+        rows = pixels // (HEIGHT * WIDTH)
+        if not LEVEL:
+            rows = (rows * ROWS + y) * COLUMNS + x
         offsets = (rows * CHANNELS)[:, None] + tl.arange(0, PADDED)[None, :]
         if HEIGHT % WINDOW != 0 or WIDTH % WINDOW != 0:
             exists = exists & ((x < COLUMNS) & (y < ROWS))[:, None]
@@ -279,6 +285,7 @@ def affine_gradient_kernel(
     CHANNELS: tl.constexpr,
     PADDED: tl.constexpr,
     WINDOW: tl.constexpr,
+    LEVEL: tl.constexpr,
     BLOCK_P: tl.constexpr,
     EMULATE: tl.constexpr,
 ):
@@ -293,7 +300,7 @@ def affine_gradient_kernel(
         pixels = (program * num_steps + step) * BLOCK_P + tl.arange(0, BLOCK_P)
         n, gz = _back_to_affine(
             hidden, gradient, pixels, num_pixels, center, r, s, b, HEIGHT, WIDTH, CHANNELS,
-            PADDED, WINDOW,
+            PADDED, WINDOW, LEVEL,
         )  # fmt: skip
         scale_sums += gz * n
         bias_sums += gz
@@ -327,6 +334,7 @@ def stencil_gradient_kernel(
     CHANNELS: tl.constexpr,
     PADDED: tl.constexpr,
     WINDOW: tl.constexpr,
+    LEVEL: tl.constexpr,
     BLOCK_P: tl.constexpr,
     OF_BATCH: tl.constexpr,
     BACK: tl.constexpr,
@@ -355,7 +363,7 @@ def stencil_gradient_kernel(
         )
         n, gz = _back_to_affine(
             hidden, gradient, pixels, num_pixels, center, r, s, b, HEIGHT, WIDTH, CHANNELS,
-            PADDED, WINDOW,
+            PADDED, WINDOW, LEVEL,
         )  # fmt: skip
         if OF_BATCH:
             gz = gz - level[None, :] - n * along[None, :]
