@@ -210,7 +210,8 @@ def activate_kernel(
     if not KEPT:
         right = _stencil(stencil, LENGTH, PADDED_LENGTH, CHANNELS, PADDED, False, EMULATE)
     total = tl.zeros((BLOCK_P, PADDED), dtype=tl.float32)
-    for place in tl.static_range(WINDOW * WINDOW):
+    UNROLLED: tl.constexpr = WINDOW * WINDOW if KEPT else 1
+    for place in tl.range(0, WINDOW * WINDOW, loop_unroll_factor=UNROLLED):
         pixels = corner + (place // WINDOW * WIDTH + place % WINDOW)
         pixels = tl.where(outputs < num_outputs, pixels, num_pixels)
         if KEPT:
