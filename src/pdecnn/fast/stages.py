@@ -57,8 +57,8 @@ def reason_against(stage: Stage, features: Tensor) -> str | None:
         return reason or _reason_against_classifier(stage, features)
     return (
         reason
-        or _reason_against_convolution(stage.convolution, features)
-        or _reason_against_norm(stage.normalization, features)
+        or _reason_against_convolution(stage, features)
+        or _reason_against_norm(stage, features)
         or _reason_against_size(stage, features)
     )
 
@@ -86,17 +86,19 @@ def _reason_against_classifier(classifier: Classifier, features: Tensor) -> str 
     return None if plain else "the weights are not float32 on the device of the features"
 
 
-def _reason_against_convolution(convolution: nn.Module, features: Tensor) -> str | None:
+def _reason_against_convolution(stage: Opening | Connector, features: Tensor) -> str | None:
+    convolution = stage.convolution
     if type(convolution) is not Convolution or has_foreign_code(convolution):
         return "the convolution has a hook or is of another kind"
     if convolution.boundary != "zero":
         return f"the boundary is {convolution.boundary}"
+    if convolution.stencil_size != ((3, 3) if isinstance(stage, Opening) else (1, 1)):
+        return f"the stencil has {convolution.stencil_size} points"
     if not _is_plain(convolution.stencil, features):
         return "the stencil is not float32 on the device of the features"
     # Others are refused by the module itself.
     if features.shape[1] != convolution.in_channels:
         return f"{features.shape[1]} channels meet a stencil for {convolution.in_channels}"
-    # A neighbourhood is read where no gradient goes back: an opening's.
     wide = convolution.stencil[0].numel() > kernels.MOST_LENGTH
     if wide or convolution.out_channels > kernels.MOST_CHANNELS:
         return (
@@ -106,11 +108,14 @@ def _reason_against_convolution(convolution: nn.Module, features: Tensor) -> str
     return None
 
 
-def _reason_against_norm(norm: nn.Module, features: Tensor) -> str | None:
+def _reason_against_norm(stage: Opening | Connector, features: Tensor) -> str | None:
+    norm = stage.normalization
     if type(norm) is not nn.BatchNorm2d or has_foreign_code(norm):
         return "the batch norm has a hook or is of another kind"
     if norm.momentum is None or not norm.eps > 0:
         return "the batch norm has no momentum or no epsilon"
+    if norm.num_features != stage.convolution.out_channels:
+        return "the batch norm has another number of channels"
     tensors = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
     if not all(tensor is not None and _is_plain(tensor, features) for tensor in tensors):
         return "the batch norm lacks weights or statistics in float32 on the features' device"

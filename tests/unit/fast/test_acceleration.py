@@ -71,6 +71,17 @@ def test_few_channels_are_padded_within_compiled_code(monkeypatch: pytest.Monkey
 
 
 @torch.no_grad()
+def test_who_compiles_an_accelerated_stage_gets_its_operators() -> None:
+    torch.compiler.reset()
+    opening = Opening(3, 8).eval()
+    images = torch.randn(2, 3, 5, 4)
+    expected = opening(images)
+    with accelerated(opening, "eager"):
+        found = torch.compile(opening, backend="eager", fullgraph=True)(images)
+    torch.testing.assert_close(found, expected)
+
+
+@torch.no_grad()
 def test_within_accelerated_blocks_are_compiled_and_afterwards_plain() -> None:
     torch.compiler.reset()
     block = make_block("verlet", num_steps=2, dtype=torch.float32)

@@ -18,6 +18,7 @@ from pdecnn.fast.kernels import stages as kernels
 from pdecnn.networks.network import Network
 from pdecnn.networks.registry import model_config
 from pdecnn.networks.stages import Classifier, Connector, Opening, pool_by_2
+from pdecnn.pde import Convolution
 from tests.blocks import randomize_, relative_error
 from tests.interpreter import run_checks
 from tests.unit.fast.fused_blocks import assert_same, error_of, loss_of, under_autocast
@@ -307,6 +308,12 @@ def without_momentum(stage):
     return stage
 
 
+def with_others(stage, **parts):
+    for name, part in parts.items():
+        setattr(stage, name, part)
+    return stage
+
+
 @pytest.mark.parametrize(
     ("make", "size", "reason"),
     [
@@ -317,6 +324,16 @@ def without_momentum(stage):
         (lambda: hooked("convolution", Connector(16, 16)), (1, 4, 4), "hook"),
         (lambda: hooked("normalization", Connector(16, 16)), (1, 4, 4), "hook"),
         (lambda: without_momentum(Connector(16, 16)), (1, 4, 4), "momentum"),
+        (
+            lambda: with_others(Connector(16, 16), convolution=Convolution(16, 16)),
+            (1, 4, 4),
+            "stencil has",
+        ),
+        (
+            lambda: with_others(Connector(16, 16), normalization=torch.nn.BatchNorm2d(8)),
+            (1, 4, 4),
+            "another number of channels",
+        ),
         (lambda: Connector(16, 16), (1, 1, 4), "no pixel to pool"),
         (lambda: Connector(16, 16, pool=False), (1, 1, 1), "one number"),
         (lambda: type("Other", (Connector,), {})(16, 16), (1, 4, 4), "no kernels for Other"),
@@ -389,13 +406,23 @@ class TestOnAGpu:
         images = features_of(network.opening, (125, 32, 32)).cuda()
         assert_a_network_runs_by_kernels_alone(network, images, monkeypatch)
 
-    def test_a_graph_replays_it(self):
-        stage = stage_of(lambda: Connector(32, 64)).cuda()
-        features = features_of(stage, (125, 32, 32)).cuda()
-        under_autocast(found_by, by_kernels, stage, features)
-        graph, before = torch.cuda.CUDAGraph(), features.clone()
+    @pytest.mark.parametrize(("make", "size"), CASES_ON_GPU[:4])
+    def test_a_graph_replays_it(self, make, size):
+        stage = stage_of(make).cuda()
+        features = features_of(stage, size).cuda().requires_grad_(isinstance(stage, Connector))
+        wanted = [leaf for leaf in (features, *stage.parameters()) if leaf.requires_grad]
+        weights = torch.cos(under_autocast(by_kernels, stage, features).detach())
+
+        def run():
+            outcome = under_autocast(by_kernels, stage, features)
+            return [outcome.detach(), *torch.autograd.grad(outcome, wanted, weights)]
+
+        run()
+        graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            captured = under_autocast(found_by, by_kernels, stage, features)
-        features.copy_(before.flip(0))
+            captured = run()
+        with torch.no_grad():
+            features.copy_(features.flip(0))
         graph.replay()
-        assert_same(captured, under_autocast(found_by, by_kernels, stage, features))
+        assert all(torch.equal(*pair) for pair in zip(captured, run(), strict=True))
+        assert stage.normalization.num_batches_tracked == 4
