@@ -99,8 +99,7 @@ def _reason_against_convolution(stage: Opening | Connector, features: Tensor) ->
     # Others are refused by the module itself.
     if features.shape[1] != convolution.in_channels:
         return f"{features.shape[1]} channels meet a stencil for {convolution.in_channels}"
-    wide = convolution.stencil[0].numel() > kernels.MOST_LENGTH
-    if wide or convolution.out_channels > kernels.MOST_CHANNELS:
+    if not kernels.fits(convolution.stencil):
         return (
             f"{convolution.in_channels} to {convolution.out_channels} channels are too many for "
             f"the kernels"

@@ -45,7 +45,9 @@ CASES_ON_GPU = [
     (lambda: Connector(16, 32), (9, 96, 96)),
     (lambda: Connector(64, 128), (33, 15, 17)),
     (lambda: Connector(128, 256, pool=False), (33, 8, 8)),
+    (lambda: Connector(256, 128), (33, 8, 8)),
     (lambda: Opening(16, 64), (5, 15, 17)),
+    (lambda: Opening(28, 128), (5, 8, 8)),
 ]
 KINDS = ("outcome", "features", "stencil", "weight", "bias", "running_mean", "running_var")
 
@@ -318,9 +320,9 @@ def with_others(stage, **parts):
     ("make", "size", "reason"),
     [
         (lambda: Opening(3, 16, boundary="periodic"), (1, 4, 4), "boundary is periodic"),
-        (lambda: Opening(17, 16), (1, 4, 4), "too many"),
+        (lambda: Opening(29, 16), (1, 4, 4), "too many"),
         (lambda: Connector(16, 257), (1, 4, 4), "too many"),
-        (lambda: Connector(160, 16), (1, 4, 4), "too many"),
+        (lambda: Connector(160, 160), (1, 4, 4), "too many"),
         (lambda: hooked("convolution", Connector(16, 16)), (1, 4, 4), "hook"),
         (lambda: hooked("normalization", Connector(16, 16)), (1, 4, 4), "hook"),
         (lambda: without_momentum(Connector(16, 16)), (1, 4, 4), "momentum"),

@@ -26,9 +26,8 @@ from torch import Tensor
 
 from pdecnn.fast.kernels.symmetric_shear import _ceil, _empty, _interpreting, _padded
 
-MOST_LENGTH = 144
-"""Numbers that a product sums up."""
-MOST_CHANNELS = 256
+_MOST_NUMBERS = 2**15
+"""Of a stencil: a program holds the gradient of all of them in registers."""
 
 
 class Blocks(NamedTuple):
@@ -115,6 +114,12 @@ class Running(NamedTuple):
 def choose_blocks(kernel: str, stencil: Tensor) -> Blocks:
     """The blocks of a kernel."""
     return _BLOCKS[kernel][max(map(_padded, (stencil[0].numel(), len(stencil))))]
+
+
+def fits(stencil: Tensor) -> bool:
+    """Whether there are kernels for that many channels."""
+    sides = [_padded(stencil[0].numel()), _padded(len(stencil))]
+    return max(sides) in _BLOCKS["multiply"] and sides[0] * sides[1] <= _MOST_NUMBERS
 
 
 def multiply(source: Tensor, stencil: Tensor) -> tuple[Tensor, Tensor]:
