@@ -1,24 +1,26 @@
 """How fast a network runs, never what it computes.
 
-Within `accelerated` a block steps by compiled code, or by fused kernels where these fit its layers;
-outside the operators of PyTorch run one by one.
+Within `accelerated` a block steps by compiled code, or by fused kernels where these fit its layers,
+and so do opening and connectors; outside the operators of PyTorch run one by one.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pdecnn.fast.fused import fused_steps
+from pdecnn.fast.stages import Stage, fused_stage
+from pdecnn.networks.stages import Classifier, Connector, Opening
 from pdecnn.pde.backprop import Propagator, TimeStepping, refuse_buffers, start_state
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
-from pdecnn.pde.integrators import AbstractIntegrator, Layers, Shear, State, Weights
+from pdecnn.pde.integrators import AbstractIntegrator, Layers, Shear, State, Verlet, Weights
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _CHANNEL_GROUP = 8
@@ -32,7 +34,8 @@ def fast_layout(features: Tensor) -> Tensor:
 
 @contextmanager
 def accelerated(module: nn.Module, backend: str = "inductor") -> Iterator[None]:
-    """Within it the blocks of a module step by compiled code or fused kernels."""
+    """Within it the blocks of a module, and the stages around them, run by compiled code or fused
+    kernels."""
     from torch._dynamo import config as tracing
 
     with ExitStack() as stack:
@@ -44,9 +47,16 @@ def accelerated(module: nn.Module, backend: str = "inductor") -> Iterator[None]:
         blocks = [part for part in module.modules() if isinstance(part, Block)]
         for block in blocks:
             stack.enter_context(_attribute(block, "propagator", propagator))
+        # The halves of a Hamiltonian state are copied out of the features: of fewer bytes.
+        halved = any(isinstance(block.integrator, Verlet) for block in blocks)
+        dtype = torch.bfloat16 if halved else torch.float32
+        stages = [part for part in module.modules() if is_fusible(part)]
+        for stage in stages:
+            fast = _FastStage(stage, backend, dtype)
+            stack.enter_context(_attribute(stage, "forward", fast))
         # Not in blocks, whose steps share a graph: each such function would have one of its own.
-        stepped = {part for block in blocks for part in block.modules()}
-        for part in set(module.modules()) - stepped:
+        done = {part for own in (*blocks, *stages) for part in own.modules()}
+        for part in set(module.modules()) - done:
             if isinstance(part, Convolution) and part.in_channels % _CHANNEL_GROUP:
                 stack.enter_context(_attribute(part, "forward", partial(_padded, part)))
         yield
@@ -64,6 +74,41 @@ def _attribute(module: nn.Module, name: str, value: object) -> Iterator[None]:
             del vars(module)[name]
         else:
             vars(module)[name] = before
+
+
+def is_fusible(part: nn.Module) -> TypeGuard[Stage]:
+    """Whether a part is a stage that `accelerated` runs by fused kernels where these fit, and else
+    compiles: it is not to be compiled a second time."""
+    return type(part) in (Opening, Connector, Classifier) and "forward" not in vars(part)
+
+
+class _FastStage:
+    """A stage's forward: by fused kernels where they fit, else compiled."""
+
+    def __init__(self, stage: Stage, backend: str, dtype: torch.dtype) -> None:
+        self.stage, self.backend = stage, backend
+        # A connector that does not pool is the last one: no block copies what it gives.
+        self.dtype = torch.float32 if getattr(stage, "pool", None) is False else dtype
+        self.padded: partial[Tensor] | None = None
+        if isinstance(stage, Opening) and stage.convolution.in_channels % _CHANNEL_GROUP:
+            self.padded = partial(_padded, stage.convolution)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return _plain_stage(self.stage, features)
+        outcome = fused_stage(self.stage, features, self.dtype)
+        if outcome is not None:
+            return outcome
+        plain = compiled(_plain_stage, self.backend)
+        if self.padded is None:
+            return cast(Tensor, plain(self.stage, features))
+        with _attribute(self.padded.args[0], "forward", self.padded):
+            return cast(Tensor, plain(self.stage, features))
+
+
+def _plain_stage(stage: Any, features: Tensor) -> Tensor:
+    outcome: Tensor = type(stage).forward(stage, features)
+    return outcome
 
 
 def _padded(convolution: Convolution, features: Tensor) -> Tensor:
