@@ -171,7 +171,7 @@ def fit_and_write(
         "step_memory_bytes": memory,
         "epochs": epochs,
         "config": config.to_dict() | {"data": config.data.to_dict() | {"folder": None}},
-        "environment": describe_environment(device, seed),
+        "environment": environment_of(device, seed),
     }
     if name is None:
         test = splits.test.to(device)
@@ -193,11 +193,18 @@ def measure_memory(config: RunConfig, device: torch.device) -> dict[str, Any]:
     """What a step of our network needs in every mode, and one of the U-Net."""
     config = fit_network(config)
     splits = read_splits(config.data, config.seed)
-    found: dict[str, Any] = {"environment": describe_environment(device, config.seed)}
+    found: dict[str, Any] = {"environment": environment_of(device, config.seed)}
     for mode in ("stored", "checkpointed", "reversible", "exact"):
         network = replace(config.network, backprop=mode)
         found[mode] = step_memory(replace(config, network=network), RECIPE, splits, device)
     return found | {UNET: step_memory(config, UNET, splits, device)}
+
+
+def environment_of(device: torch.device, seed: int) -> dict[str, Any]:
+    """Hardware and versions, without the places that the command names."""
+    environment = describe_environment(device, seed)
+    del environment["command"]
+    return environment
 
 
 def make_trainer(config: RunConfig, kind: str, splits: Splits, device: torch.device) -> Trainer:

@@ -46,6 +46,7 @@ def test_a_training_writes_its_figures_once(packed, tmp_path, capsys):
     assert set(found["test"]["median_dice"]) == {"1", "2"}
     assert (found["seed"], found["updates"], len(found["epochs"])) == (3, 2, 1)
     assert found["config"]["data"]["folder"] is None  # no path of a machine
+    assert "command" not in found["environment"]
     before = path.read_bytes()
     call("train", packed, tmp_path, "--seeds", "3", "--device", "cpu")
     assert path.read_bytes() == before
