@@ -91,7 +91,9 @@ def segmented_form(place: Path | str, *, channels: int | None) -> ArrayForm:
     if path.suffix != PACKED and path.is_dir():
         scan = Scan(path, ())
         pairs = _pairs(scan, loose_parts(path)["train"])
-        found = scan.read_each([pair.labels for pair in pairs], lambda one: _labels(one).unique())
+        found = scan.read_each(
+            [pair.labels for pair in pairs], lambda one: torch.unique(_labels(one))
+        )
         if found and not scan.complaints:  # else below, in one report with those of the images
             classes = _known_classes(path, set(torch.cat(found).tolist()))
             if is_volume(pairs[0].image):

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 import pdecnn
+from pdecnn.data.image_file import image_form, read_image
 from pdecnn.data.pictures import pack_pictures
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.explorer.subject import open_subject
@@ -101,6 +102,18 @@ def test_evaluation_says_psnr_and_ssim_of_each_image(trained):
     assert found["psnr"] == trained.summary["test"]["psnr"]
     louder = pdecnn.evaluate(trained.folder, noise=75)
     assert louder["psnr"] < found["psnr"]
+
+
+def test_an_image_of_16_bits_is_written_with_16(trained, tmp_path):
+    deep = np.linspace(0, 2**16 - 1, 12 * 14).reshape(12, 14).astype(np.uint16)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    predict_images(trained.folder, [tmp_path / "deep.png"], tmp_path / "out")
+    assert image_form(tmp_path / "out" / "deep.png").is_deep
+    with torch.no_grad():
+        network = pdecnn.load(trained.folder)
+        pixels = read_image(tmp_path / "deep.png", 1)[None]
+        answer = network(network.preprocess(pixels))[0].clamp(0, 1)
+    assert (read_image(tmp_path / "out" / "deep.png", 1) - answer).abs().max() <= 2**-16
 
 
 def test_images_are_written_by_their_stem_and_nothing_is_overwritten(trained, folder, tmp_path):
