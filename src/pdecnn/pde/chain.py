@@ -38,6 +38,21 @@ def chain_intermediates(
     return found
 
 
+def chain_trajectories(
+    blocks: Sequence[Block], changes: Sequence[Resolution], features: Tensor
+) -> list[list[State]]:
+    """All states of each block, from the one it begins with to its last."""
+    links, state = _begin_chain(blocks, changes, features)
+    found = []
+    for block, link in zip(blocks, links, strict=True):
+        states = [state]
+        for layers in link.stepping.steps:
+            states.append(block.propagator.advance(link.stepping, states[-1], [layers]))
+        found.append(states)
+        state = tuple(map(link.leave, states[-1]))
+    return found
+
+
 def _begin_chain(
     blocks: Sequence[Block], changes: Sequence[Resolution], features: Tensor
 ) -> tuple[list[Link], State]:

@@ -11,7 +11,6 @@ import pdecnn
 from pdecnn.data.image_file import image_form, read_image
 from pdecnn.data.pictures import pack_pictures
 from pdecnn.errors import ConfigError, DataError
-from pdecnn.explorer.subject import open_subject
 from pdecnn.runs import predict_images
 from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.unit.data.test_pictures import write_picture
@@ -153,17 +152,13 @@ def test_the_command_line_from_folder_to_images(trained, folder, tmp_path, capsy
 
 
 def test_what_needs_classes_refuses_a_denoiser_in_one_line(trained, folder):
-    for ask in (
-        lambda: pdecnn.attack(trained.folder),
-        lambda: open_subject(trained.folder),
-    ):
-        with pytest.raises(ConfigError) as found:
-            ask()
-        assert str(found.value) == (
-            f"{trained.folder} has an answer for each pixel, and this needs a class for each "
-            f"image; use `pdecnn evaluate {trained.folder}`, or `pdecnn predict {trained.folder} "
-            f"FILE --output DIR`"
-        )
+    with pytest.raises(ConfigError) as found:
+        pdecnn.attack(trained.folder)
+    assert str(found.value) == (
+        f"{trained.folder} has an answer for each pixel, and this needs a class for each "
+        f"image; use `pdecnn evaluate {trained.folder}`, or `pdecnn predict {trained.folder} "
+        f"FILE --output DIR`"
+    )
     with pytest.raises(ConfigError, match="say where to with --output"):
         pdecnn.predict(trained.folder, [folder / "test" / "0.png"])
 
