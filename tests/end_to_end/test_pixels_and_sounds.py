@@ -5,10 +5,15 @@ import json
 import numpy as np
 import pytest
 
+import pdecnn
+from pdecnn.explorer.answers import Explorer
+from pdecnn.explorer.recording import write_recording
+from pdecnn.explorer.subject import open_subject
+from tests.browser import watched_page
 from tests.runs import call
 from tests.sound_files import write_speakers
 from tests.unit.runs.test_denoising import write_smooth
-from tests.unit.runs.test_segmentation import write_discs
+from tests.unit.runs.test_segmentation import config_for, write_discs
 from tests.volumes import write_balls
 
 LEVELS = ["network.channels=4,16,4,4", "network.hidden_channels=4", "network.num_steps=1"]
@@ -66,6 +71,32 @@ def test_from_a_folder_to_answers_for_each_pixel(
     assert (tmp_path / "out" / written).stat().st_size > 0
     run("report", folder, "--output", tmp_path / "report.html")
     assert "after epoch 2" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_slider_goes_through_slices_and_the_explorer_shows_the_classes(browser, tmp_path):
+    pytest.importorskip("nibabel", reason="pip install 'pdecnn[volumes]'")
+    config = config_for("hamiltonian", write_balls(tmp_path / "balls"), 3, training__epochs=1)
+    folder = pdecnn.train(config, output=tmp_path / "run", device="cpu").folder
+    path = pdecnn.report([folder], tmp_path / "report.html")
+    with watched_page(browser) as page:
+        page.goto(path.as_uri())
+        row = page.locator(".fields > li").first
+        slider = row.locator("input[type=range]")
+        slider.evaluate("knob => { knob.value = 0; knob.dispatchEvent(new Event('input')); }")
+        seen = row.locator(".slice:visible img").evaluate_all("all => all.map((one) => one.alt)")
+        assert [alt.rpartition(", ")[2] for alt in seen] == ["slice 1"] * 3
+        assert not page.complaints
+    write_recording([Explorer(open_subject(folder, device="cpu"))], tmp_path / "explorer.html")
+    with watched_page(browser) as page:
+        page.goto((tmp_path / "explorer.html").as_uri())
+        page.wait_for_selector("body[aria-busy=false]")
+        shown = page.locator("#field canvas")
+        titles = shown.evaluate_all("all => all.map((one) => one.ariaLabel)")
+        assert titles[0] == "what it makes of the input"
+        assert titles[-1] == "the classes that are meant"
+        assert page.locator("#bars").is_hidden()
+        assert not page.complaints
 
 
 @pytest.mark.slow
