@@ -1,14 +1,16 @@
 """Measure denoisers on the 12 pictures of Set12 beside published ones: docs/results/denoising.md.
 
     python -m benchmarks.denoising train NAME --data FILE.npz --output DIR [--seed 0]
-        [--set KEY=VALUE]
+        [--set KEY=VALUE ...]
+    python -m benchmarks.denoising keep RUN... [--results docs/results]
     python -m benchmarks.denoising picture RUN [--output docs/images/denoised.png]
     python -m benchmarks.denoising page [--results docs/results]
 
 FILE.npz is what `pdecnn data pack` makes of a folder with the 400 training photographs of 180 x 180
 pixels (Chen and Pock) in `train` and Set12 in `test`. A tenth of the photographs is held out; the
-best epoch on them is measured once on Set12. The page is written from the runs kept without
-checkpoints in docs/results/denoising/runs.
+best epoch on them is measured once on Set12, a network for a range of noise once at each level
+(levels.json in its run). The page is written from the runs that `keep` copied without checkpoints
+into docs/results/denoising/runs.
 """
 
 import argparse
@@ -17,13 +19,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import matplotlib.pyplot as plt
 import torch
-from skimage import data
 
 import pdecnn
 from pdecnn.data.patches import with_test_noise
-from pdecnn.files import write_atomically
+from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.image_quality import psnr
 from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.reports.recorded import measured_on
@@ -34,6 +34,7 @@ NOISE = 25.0
 _SMALL = {"network.num_steps": [1, 4, 1], "network.hidden_channels": 32}
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "hamiltonian": ("hamiltonian_denoising", {}),
+    "blind": ("hamiltonian_denoising", {"data.noise": [5.0, 55.0]}),
     "parabolic": ("parabolic_denoising", {}),
     "second_order": ("second_order_denoising", {}),
     "stable": ("parabolic_stable_denoising", {}),
@@ -48,6 +49,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 TITLES = {
     "hamiltonian": "hamiltonian",
+    "blind": "hamiltonian, one network for 5 to 55",
     "parabolic": "parabolic",
     "second_order": "second order",
     "stable": "stable parabolic, no distance grows",
@@ -61,6 +63,7 @@ PUBLISHED = {
     "DnCNN": (556_000, 32.86, 30.44, 27.18),
 }
 LEVELS = (15.0, 25.0, 50.0)
+BY_LEVEL = "levels.json"
 
 
 def main() -> None:
@@ -76,9 +79,15 @@ def main() -> None:
     picture_parser = commands.add_parser("picture")
     picture_parser.add_argument("run", type=Path)
     picture_parser.add_argument("--output", type=Path, default=Path("docs/images/denoised.png"))
-    page_parser = commands.add_parser("page")
-    page_parser.add_argument("--results", type=Path, default=Path("docs/results"))
+    keeping = commands.add_parser("keep")
+    keeping.add_argument("runs", type=Path, nargs="+")
+    for command in (keeping, commands.add_parser("page")):
+        command.add_argument("--results", type=Path, default=Path("docs/results"))
     arguments = parser.parse_args()
+    if arguments.command == "keep":
+        for run in arguments.runs:
+            keep(run, arguments.results / "denoising" / "runs" / run.name)
+        return
     if arguments.command == "page":
         folder = arguments.results / "denoising" / "runs"
         write_atomically(arguments.results / "denoising.md", page(folder).encode())
@@ -90,11 +99,34 @@ def main() -> None:
     settings = settings | dict(map(parse_assignment, arguments.assignments))
     settings |= {"seed": arguments.seed, "data.folder": str(arguments.data.absolute())}
     config = pdecnn.recipe(recipe).with_settings(settings)
-    pdecnn.train(config, output=arguments.output / f"{arguments.network}-seed{arguments.seed}")
+    folder = arguments.output / f"{arguments.network}-seed{arguments.seed}"
+    run = pdecnn.train(config, output=folder, resume=folder.exists())
+    if isinstance(config.data.noise, tuple):
+        found = {f"{level:g}": pdecnn.evaluate(run, noise=level)["psnr"] for level in LEVELS}
+        write_json(folder / BY_LEVEL, found)
+
+
+def keep(run: Path, folder: Path) -> None:
+    """Copy what the page is written from, without places on the machine that trained."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("summary.json", "metrics.jsonl", "timing.jsonl", BY_LEVEL):
+        if (run / name).exists():
+            write_atomically(folder / name, (run / name).read_bytes())
+    config, environment = (
+        json.loads((run / name).read_bytes()) for name in ("config.json", "environment.json")
+    )
+    config["data"]["folder"] = None
+    environment.pop("command", None)
+    write_json(folder / "config.json", config)
+    write_json(folder / "environment.json", environment)
 
 
 def draw(network: Network, path: Path) -> None:
     """A photograph that no network was trained on: noisy, denoised, clean."""
+    # Here: where networks are trained neither need be there.
+    import matplotlib.pyplot as plt
+    from skimage import data
+
     clean = torch.from_numpy(data.camera()).float()[None, None] / 255
     noisy = with_test_noise([clean], NOISE)[0]
     with torch.no_grad(), evaluation_mode(network):
@@ -115,9 +147,9 @@ def page(folder: Path) -> str:
     runs = {name: read(folder, name) for name in NETWORKS}
     measured = [run for found in runs.values() for run in found]
     missing = ", ".join(TITLES[name] for name, found in runs.items() if not found)
-    best = max((one for one in runs.items() if one[1]), key=lambda one: mean_psnr(one[1], NOISE))
+    best = max(fmean(values) for found in runs.values() if (values := values_at(found, NOISE)))
     lines = [
-        f"# Denoising: {mean_psnr(best[1], NOISE):.2f} dB on Set12 at noise 25",
+        f"# Denoising: {best:.2f} dB on Set12 at noise 25",
         "",
         "PSNR in dB on the 12 pictures of Set12, grey, mean over the pictures; for ours mean and",
         "standard deviation over seeds. Trained on the 400 photographs of 180 x 180 pixels that",
@@ -130,7 +162,7 @@ def page(folder: Path) -> str:
     for name, found in runs.items():
         if found:
             cells = [cell(found, level) for level in LEVELS]
-            seconds = ", ".join(f"{run['seconds']:.0f}" for run in found if run["noise"] == NOISE)
+            seconds = ", ".join(f"{run['seconds']:.0f}" for run in found)
             lines.append(
                 f"| {TITLES[name]} | {found[0]['num_weights']:,} | {len(found)} | "
                 f"{' | '.join(cells)} | {found[0]['updates']:,} | {seconds} |"
@@ -158,11 +190,14 @@ def read(folder: Path, name: str) -> list[dict[str, Any]]:
         run = Run(path)
         summary = json.loads((path / "summary.json").read_bytes())
         rows = map(json.loads, (path / "timing.jsonl").read_text().splitlines())
-        assert isinstance(run.config.data.noise, float)
+        noise = run.config.data.noise
+        if isinstance(noise, tuple):
+            by_level = json.loads((path / BY_LEVEL).read_bytes())
+        else:
+            by_level = {f"{noise:g}": summary["test"]["psnr"]}
         found.append(
             {
-                "noise": run.config.data.noise,
-                "psnr": summary["test"]["psnr"],
+                "psnr": {float(level): value for level, value in by_level.items()},
                 "num_weights": summary["num_weights"],
                 "updates": run.metrics[-1]["step"],
                 "seconds": sum(row["seconds"] for row in rows),
@@ -172,14 +207,14 @@ def read(folder: Path, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def mean_psnr(runs: list[dict[str, Any]], noise: float) -> float:
-    """Over the runs at a level of noise."""
-    return fmean(run["psnr"] for run in runs if run["noise"] == noise)
+def values_at(runs: list[dict[str, Any]], noise: float) -> list[float]:
+    """The PSNR of each run that was measured at a level of noise."""
+    return [run["psnr"][noise] for run in runs if noise in run["psnr"]]
 
 
 def cell(runs: list[dict[str, Any]], noise: float) -> str:
     """Mean and deviation at a level of noise."""
-    values = [run["psnr"] for run in runs if run["noise"] == noise]
+    values = values_at(runs, noise)
     if not values:
         return "not measured"
     return f"{fmean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")

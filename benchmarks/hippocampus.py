@@ -6,6 +6,7 @@
         [--network RECIPE] [--seeds 0 1 2] [--set KEY=VALUE ...]
     python -m benchmarks.hippocampus unet --data hippocampus.npz --output DIR [--seeds 0 1 2]
     python -m benchmarks.hippocampus memory --data hippocampus.npz --output DIR
+    python -m benchmarks.hippocampus page [--results docs/results]
 
 FOLDER has `images` and `labels`, of which `arrange` copies those at the positions 4, 9, 14, ... of
 the sorted names, from 0, into `test` and all others into `train`. The rate of the U-Net is that of
@@ -13,6 +14,7 @@ three with which the best epoch of a shorter training has the highest validation
 volumes are scored once a training, at its end, by the epoch that is best at validation. Each
 training writes NAME-seedN.json into DIR; one that is there is not trained again. `memory` trains
 nothing: it measures what a step of each network needs, ours in every mode, into memory.json.
+`page` writes segmentation.md from the files in docs/results/hippocampus.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from time import monotonic
 from typing import Any
 
@@ -29,10 +32,11 @@ import torch
 
 from benchmarks.unet import TrainableUNet
 from pdecnn.data.augmentation import stable_seed
-from pdecnn.files import write_json
+from pdecnn.files import write_atomically, write_json
 from pdecnn.learning import Trainer
 from pdecnn.learning.metrics import resolve_precision
 from pdecnn.networks.network import Network
+from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.config import RunConfig, parse_assignment
 from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.preparation import (
@@ -52,6 +56,10 @@ RATES = (3e-4, 1e-3, 3e-3)
 SHORT = 4
 """By how much shorter the trainings are that choose the rate."""
 FIRST_TEST, EVERY = 4, 5
+PARTS = {"1": ("anterior", 0.89), "2": ("posterior", 0.86)}
+"""What the labels are called, and the median Dice that was wanted."""
+TITLES = {RECIPE: f"`{RECIPE}`", UNET: "plain 3D U-Net"}
+MODES = ("stored", "checkpointed", "reversible", "exact")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -76,7 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("--network", default=RECIPE)
         elif name == UNET:
             command.add_argument("--rate", type=float, help="without it the best of three")
+    paging = commands.add_parser("page", help="write the page")
+    paging.add_argument("--results", type=Path, default=Path("docs/results"))
     chosen = parser.parse_args(arguments)
+    if chosen.command == "page":
+        text = page(chosen.results / "hippocampus")
+        write_atomically(chosen.results / "segmentation.md", text.encode())
+        return
     if chosen.command == "arrange":
         arrange(chosen.folder, chosen.output)
         return
@@ -171,7 +185,7 @@ def fit_and_write(
         "step_memory_bytes": memory,
         "epochs": epochs,
         "config": config.to_dict() | {"data": config.data.to_dict() | {"folder": None}},
-        "environment": describe_environment(device, seed),
+        "environment": environment_of(device, seed),
     }
     if name is None:
         test = splits.test.to(device)
@@ -193,11 +207,18 @@ def measure_memory(config: RunConfig, device: torch.device) -> dict[str, Any]:
     """What a step of our network needs in every mode, and one of the U-Net."""
     config = fit_network(config)
     splits = read_splits(config.data, config.seed)
-    found: dict[str, Any] = {"environment": describe_environment(device, config.seed)}
-    for mode in ("stored", "checkpointed", "reversible", "exact"):
+    found: dict[str, Any] = {"environment": environment_of(device, config.seed)}
+    for mode in MODES:
         network = replace(config.network, backprop=mode)
         found[mode] = step_memory(replace(config, network=network), RECIPE, splits, device)
     return found | {UNET: step_memory(config, UNET, splits, device)}
+
+
+def environment_of(device: torch.device, seed: int) -> dict[str, Any]:
+    """Hardware and versions, without the places that the command names."""
+    environment = describe_environment(device, seed)
+    del environment["command"]
+    return environment
 
 
 def make_trainer(config: RunConfig, kind: str, splits: Splits, device: torch.device) -> Trainer:
@@ -240,6 +261,75 @@ def step_memory(config: RunConfig, kind: str, splits: Splits, device: torch.devi
     trainer.step()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
+
+
+def page(folder: Path) -> str:
+    """The whole page, from the files of a folder."""
+    found = {kind: read(folder, kind) for kind in TITLES}
+    tried = [json.loads(path.read_bytes()) for path in sorted(folder.glob(f"{UNET}-rate*.json"))]
+    ours = found[RECIPE]
+    means = {label: fmean(one["test"]["median_dice"][label] for one in ours) for label in PARTS}
+    reached = " and ".join(f"{means[label]:.3f} {name}" for label, (name, _) in PARTS.items())
+    wanted = " and ".join(f"{limit:.2f} {name}" for name, limit in PARTS.values())
+    training = ours[0]["config"]["training"]
+    lines = [
+        f"# Segmentation: a median Dice of {reached}",
+        "",
+        "The hippocampus in 200 MR volumes (Medical Segmentation Decathlon, CC BY-SA 4.0): the 40",
+        "at the positions 4, 9, 14, ... of the sorted names are the test, the other 160 are for",
+        "training and validation. A plain 3D U-Net of our own stands beside, trained with the same",
+        "patches, updates, augmentation and loss. The best epoch at validation was scored once on",
+        "the test volumes. Written by `python -m benchmarks.hippocampus` from",
+        "`docs/results/hippocampus`.",
+        "",
+        f"Wanted: {wanted}, the median over the test volumes.",
+        "",
+        "| network | weights | seed | anterior | posterior | mean Dice | updates | seconds |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for kind, runs in found.items():
+        for one in runs:
+            dice = " | ".join(f"{one['test']['median_dice'][label]:.3f}" for label in PARTS)
+            lines.append(
+                f"| {TITLES[kind]} | {one['num_weights']:,} | {one['seed']} | {dice} | "
+                f"{one['test']['mean_dice']:.3f} | {one['updates']:,} | {one['seconds']:.0f} |"
+            )
+    lines += ["", "Anterior and posterior: the median Dice; seconds: a training with validation,"]
+    lines += ["beside others on the same card."]
+    if tried:
+        rates = ", ".join(
+            f"{one['learning_rate']:g}: {one['validation_mean_dice']:.3f}" for one in tried
+        )
+        lines += [
+            "",
+            "The U-Net's learning rate is the best of three by the validation Dice of a shorter",
+            f"training ({rates}); ours has {ours[0]['learning_rate']:g}, that of its recipe.",
+        ]
+    if (folder / "memory.json").exists():
+        memory = json.loads((folder / "memory.json").read_bytes())
+        lines += [
+            "",
+            f"A step with {training['batch_size']} patches needs this much beyond weights and the",
+            "optimiser's state, by plain operators:",
+            "",
+            "| network | mode | MB |",
+            "|---|---|--:|",
+            *(f"| {TITLES[RECIPE]} | {mode} | {megabytes(memory[mode])} |" for mode in MODES),
+            f"| {TITLES[UNET]} | | {megabytes(memory[UNET])} |",
+        ]
+    lines += ["", f"{measured_on(ours[0]['environment'])}.", ""]
+    return "\n".join(lines)
+
+
+def read(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """The trainings of a network, by seed."""
+    paths = folder.glob(f"{kind}-seed*.json")
+    return sorted((json.loads(path.read_bytes()) for path in paths), key=lambda one: one["seed"])
+
+
+def megabytes(size: int | None) -> str:
+    """Of bytes; None: there was no GPU."""
+    return "not measured" if size is None else f"{size / 1e6:,.0f}"
 
 
 if __name__ == "__main__":

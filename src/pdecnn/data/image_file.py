@@ -1,6 +1,8 @@
 """One image file as pixels: bytes of ordinary ones, float32 in [0, 1] of those of more bits."""
 
+import struct
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -38,7 +40,7 @@ _LABEL_MODES = ("1", "L", "P", "I", "I;16", "I;16B")
 _GREY_MODES = ("1", "L", "LA", "La", "I;16", "I;16B", "F")
 LUMINANCE = (0.299, 0.587, 0.114)
 """Shares of red, green and blue in grey."""
-_LARGEST_BYTE = 255
+_LARGEST_BYTE, _LARGEST_WORD = 255, 2**16 - 1
 _WARNING_FILTERS = Lock()
 
 Pixels = npt.NDArray[Any]
@@ -65,20 +67,33 @@ def read_image(path: Path | str, channels: int, size: Size | None = None) -> Ten
     return _read(str(path), lambda: Path(path).open("rb"), channels, size)
 
 
-def write_image(path: Path, image: Tensor) -> None:
-    """Write an image (channels, height, width), clipped to [0, 1], as PNG of 8 bits."""
-    from PIL import Image
-
+def write_image(path: Path, image: Tensor, *, deep: bool = False) -> None:
+    """Write an image (channels, height, width), clipped to [0, 1], as PNG of 8 bits, or of 16."""
     if len(image) not in (1, 3):
         raise DataError(
             f"{path}: a PNG file has 1 or 3 channels, and the network gives {len(image)}; take its "
             f"numbers from Python instead, network(network.preprocess(images))"
         )
-    pixels = (image.detach().float().cpu().clamp(0, 1) * 255).round().to(torch.uint8)
-    array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()
-    content = BytesIO()
-    Image.fromarray(array).save(content, "PNG")
-    write_atomically(path, content.getvalue())
+    most, kind = (_LARGEST_WORD, np.uint16) if deep else (_LARGEST_BYTE, np.uint8)
+    values = image.detach().cpu().double().clamp(0, 1) * most
+    write_atomically(path, encode_png(values.round().permute(1, 2, 0).numpy().astype(kind)))
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """Bytes or words (height, width, 1 or 3) as a PNG file; Pillow writes no colours of 16 bits."""
+    height, width, channels = pixels.shape
+    bits, colour_type = 8 * pixels.itemsize, {1: 0, 3: 2}[channels]
+    lines = pixels.astype(pixels.dtype.newbyteorder(">")).reshape(height, -1).view(np.uint8)
+    # Each line begins with its filter: 1, differences to the pixel before.
+    step = channels * pixels.itemsize
+    lines[:, step:] -= lines[:, :-step].copy()
+    filtered = np.insert(lines, 0, 1, axis=1)
+    header = struct.pack(">IIBBBBB", width, height, bits, colour_type, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(filtered.tobytes(), 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
 
 
 def read_label_image(path: Path) -> Pixels:
@@ -105,6 +120,17 @@ def write_label_image(path: Path, labels: Tensor) -> None:
     content = BytesIO()
     image.save(content, "PNG")
     write_atomically(path, content.getvalue())
+
+
+def seen_pixels(image: npt.NDArray[Any]) -> Pixels:
+    """Numbers (channels, height, width) as bytes to look at: classes in the colours of their files,
+    numbers of [0, 1] grey or in colour, of other than 1 or 3 channels their mean."""
+    if image.dtype.kind in "iu":
+        colours = np.array(label_palette(), dtype=np.uint8).reshape(-1, 3)
+        return np.moveaxis(colours[image[0].astype(np.int64) % len(colours)], -1, 0)
+    image = image if len(image) in (1, 3) else image.mean(0, keepdims=True)
+    levels: Pixels = np.round(_LARGEST_BYTE * np.clip(np.nan_to_num(image), 0, 1))
+    return levels.astype(np.uint8)
 
 
 def label_palette() -> list[int]:

@@ -83,10 +83,27 @@ def read_segmented(place: Path | str, *, channels: int | None, group: str | None
 
 
 def segmented_form(place: Path | str, *, channels: int | None) -> ArrayForm:
-    """What a network must fit: a score for each class at each pixel."""
-    parts = _read(Path(place), channels, None)
+    """What a network must fit: a score for each class at each pixel.
+
+    Of a folder this opens the labels of the training images and one volume, not all images.
+    """
+    path = Path(place)
+    if path.suffix != PACKED and path.is_dir():
+        scan = Scan(path, ())
+        pairs = _pairs(scan, loose_parts(path)["train"])
+        found = scan.read_each(
+            [pair.labels for pair in pairs], lambda one: torch.unique(_labels(one))
+        )
+        if found and not scan.complaints:  # else below, in one report with those of the images
+            classes = _known_classes(path, set(torch.cat(found).tolist()))
+            if is_volume(pairs[0].image):
+                return ArrayForm(len(read_volume(pairs[0].image).voxels), len(classes), 3)
+            if channels is None:
+                channels = first_channels(scan.forms([pair.image for pair in pairs]))
+            return ArrayForm(channels, len(classes), 2)
+    parts = _read(path, channels, None)
     images = parts["train"].images
-    return ArrayForm(images.shape[1], len(_class_names(Path(place), parts)), images.dim() - 2)
+    return ArrayForm(images.shape[1], len(_class_names(path, parts)), images.dim() - 2)
 
 
 def dimension_of(folder: Path) -> int | None:
@@ -150,12 +167,7 @@ def _class_names(path: Path, parts: dict[str, _Part]) -> tuple[str, ...]:
     """Of the labels of the training images; those of other parts must be among them."""
     found = {part: _counted(one) for part, one in parts.items()}
     known = found["train"]
-    if known != set(range(len(known))) or len(known) < 2:
-        listed = ", ".join(map(str, sorted(known)))
-        raise DataError(
-            f"{path}: the labels of the training images are {listed}; number the classes 0, 1, 2, "
-            f"... without a gap, 0 for what is of none"
-        )
+    class_names = _known_classes(path, known)
     for part, labels in found.items():
         if new := sorted(labels - known):
             masks = parts[part].masks
@@ -164,6 +176,17 @@ def _class_names(path: Path, parts: dict[str, _Part]) -> tuple[str, ...]:
                 f"{path}: {parts[part].names[first]} has the label {new[0]}, which no training "
                 f"image has; correct it, or put such images into train"
             )
+    return class_names
+
+
+def _known_classes(path: Path, known: set[int]) -> tuple[str, ...]:
+    """The names of the classes that the training images have."""
+    if known != set(range(len(known))) or len(known) < 2:
+        listed = ", ".join(map(str, sorted(known)))
+        raise DataError(
+            f"{path}: the labels of the training images are {listed}; number the classes 0, 1, 2, "
+            f"... without a gap, 0 for what is of none"
+        )
     return (_NOTHING, *(str(label) for label in range(1, len(known))))
 
 
@@ -279,9 +302,7 @@ def _read_pairs(scan: Scan, pairs: list[_Pair], read_image: ReadImage) -> list[R
         other = labels[path]
         name = other.relative_to(scan.root)
         try:
-            mask = checked_labels(
-                read_label_volume(other) if is_volume(other) else read_label_image(other)
-            )
+            mask = _labels(other)
             if is_volume(path) and is_volume(other) and mask.shape == image.shape[1:]:
                 check_same_place(path, other)
         except DataError as error:
@@ -296,6 +317,10 @@ def _read_pairs(scan: Scan, pairs: list[_Pair], read_image: ReadImage) -> list[R
 
     scan.read_each([pair.image for pair in pairs], read)
     return [found[pair.image] for pair in pairs if pair.image in found]
+
+
+def _labels(path: Path) -> Tensor:
+    return checked_labels(read_label_volume(path) if is_volume(path) else read_label_image(path))
 
 
 def _size(shape: Iterable[int]) -> str:

@@ -14,6 +14,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.explorer.frames import (
     Reversal,
     Trajectory,
+    answer_picture,
     blocks_of,
     common_scales,
     component_names,
@@ -21,6 +22,8 @@ from pdecnn.explorer.frames import (
     distances,
     finite,
     flat_slice,
+    labels_picture,
+    norm_alone,
     norm_and_energy,
     picture,
     roughness,
@@ -28,7 +31,7 @@ from pdecnn.explorer.frames import (
     symmetric_scale,
 )
 from pdecnn.explorer.subject import Subject
-from pdecnn.networks.config import STABLE
+from pdecnn.networks.config import CLOSINGS, STABLE
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.facts import HEAT
@@ -64,6 +67,11 @@ class Inputs:
     def label(self, sample: str) -> str | None:
         """Its class, where that is known."""
         return None if sample in self._uploads else self.subject.label(self._index(sample))
+
+    def wanted(self, sample: str) -> dict[str, Any] | None:
+        """The classes of its pixels as colours, where they are known."""
+        classes = None if sample in self._uploads else self.subject.wanted(self._index(sample))
+        return None if classes is None else labels_picture(classes)
 
     def stands_in(self, sample: str) -> bool:
         """Whether it is a photograph of something that no class is for."""
@@ -149,11 +157,17 @@ class Explorer:
             "label": self.inputs.label(sample),
             "picture": self.inputs.picture(sample),
             "probabilities": self._probabilities(sample, trajectory),
+            "answer": self._answer(trajectory),
+            "wanted": self.inputs.wanted(sample),
             "blocks": [
                 {
                     "size": list(features.shape[2:]),
                     "roughness": roughness(trajectory.features(block, index)),
-                    **norm_and_energy(block, features),
+                    **(
+                        norm_and_energy(block, features)
+                        if trajectory.answer is None
+                        else norm_alone(trajectory.features(block, index))
+                    ),
                 }
                 for index, (block, features) in enumerate(
                     zip(self.blocks, trajectory.inputs, strict=True)
@@ -168,6 +182,7 @@ class Explorer:
             "amount": amount,
             "picture": self.inputs.picture(sample, amount),
             "probabilities": self._probabilities(sample, noisy),
+            "answer": self._answer(noisy),
             "blocks": [
                 distances(block, index, clean, noisy) for index, block in enumerate(self.blocks)
             ],
@@ -226,7 +241,16 @@ class Explorer:
 
     def _probabilities(self, sample: str, found: Trajectory) -> list[float | None] | None:
         """Of each class; None for a photograph of something else, where they mean nothing."""
-        return None if self.inputs.stands_in(sample) else finite(found.probabilities)
+        if found.answer is not None or self.inputs.stands_in(sample):
+            return None
+        return finite(found.probabilities)
+
+    def _answer(self, found: Trajectory) -> dict[str, Any] | None:
+        """That of each pixel, where there is one."""
+        if found.answer is None:
+            return None
+        classes = self.subject.network.config.classifier not in CLOSINGS[1:]
+        return answer_picture(found.answer, classes=classes)
 
     def _shown(
         self, sample: str, block: int, view: str, amount: float

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pdecnn.data.image_file import seen_pixels
 from pdecnn.diagnostics.energy import energy_curves
 from pdecnn.diagnostics.jacobians import has_symmetric_layers
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import relative_error
+from pdecnn.networks.stages import InvertibleConnector
 from pdecnn.pde.block import Block
+from pdecnn.pde.chain import chain_trajectories
 from pdecnn.pde.facts import HEAT, declared
 from pdecnn.pde.integrators import AbstractReversibleIntegrator, Layers, State
 from pdecnn.pde.layers import AbstractLayer
@@ -40,7 +43,9 @@ class Trajectory:
     scales: list[list[float]]
     """Of each block, for each component of its state and all of its times."""
     probabilities: list[float]
-    """Of each class."""
+    """Of each class; empty where each pixel has an answer."""
+    answer: Tensor | None = None
+    """That of each pixel, (outputs, *spatial)."""
 
     def features(self, block: Block, index: int) -> list[Tensor]:
         """Y at t_0 ... t_N of a block."""
@@ -49,15 +54,29 @@ class Trajectory:
 
 @torch.no_grad()
 def compute_trajectory(network: Network, pixels: Tensor) -> Trajectory:
-    """All states of the blocks for one sample (channels, *spatial), and its class probabilities."""
-    features = network.open(network.preprocess(pixels.unsqueeze(0)))
+    """All states of the blocks for one sample (channels, *spatial), and what the network says."""
+    images = network.preprocess(pixels.unsqueeze(0))
+    features = network.open(images)
     inputs, states = [], []
+    if network.config.is_field:
+        return _field_trajectory(network, images, features)
     for block, connector in zip(blocks_of(network), network.connectors, strict=True):
         inputs.append(features)
         states.append(block.trajectory(features))
         features = connector(block.integrator.finish(states[-1][-1]).to(features.dtype))
     probabilities: list[float] = network.forward_head(features)[0].softmax(0).tolist()
     return Trajectory(inputs, states, [common_scales(path) for path in states], probabilities)
+
+
+def _field_trajectory(network: Network, images: Tensor, features: Tensor) -> Trajectory:
+    """The same through levels, on which the whole state goes on."""
+    blocks = blocks_of(network)
+    parts = (part for part in network.connectors if isinstance(part, InvertibleConnector))
+    states = chain_trajectories(blocks, [part.change for part in parts], features)
+    inputs = [block.integrator.finish(path[0]) for block, path in zip(blocks, states, strict=True)]
+    last = network.connectors[-1](blocks[-1].integrator.finish(states[-1][-1]))
+    answer = network.close(last.to(features.dtype), images)[0]
+    return Trajectory(inputs, states, [common_scales(path) for path in states], [], answer)
 
 
 def common_scales(states: list[State]) -> list[float]:
@@ -91,6 +110,15 @@ def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
         "norms": finite(curves.norms[:, 0].tolist()),
         "energy": None if energy is None else finite(energy[:, 0].tolist()),
         "energy_note": _energy_note(block, known is not None, energy is not None),
+    }
+
+
+def norm_alone(features: Sequence[Tensor]) -> dict[str, Any]:
+    """|Y| along a block whose state began in an earlier one."""
+    return {
+        "norms": finite([float(one.double().norm()) for one in features]),
+        "energy": None,
+        "energy_note": "No energy is shown of a state that comes from another level.",
     }
 
 
@@ -229,6 +257,19 @@ def picture(values: Tensor, low: float, high: float) -> dict[str, Any]:
         "high": high,
         "clipped": clipped,
     }
+
+
+def answer_picture(answer: Tensor, *, classes: bool) -> dict[str, Any]:
+    """What a network makes of each pixel: an image, or the likeliest classes as colours."""
+    if classes:
+        return labels_picture(answer.argmax(0, keepdim=True))
+    return picture(answer, 0.0, 1.0)
+
+
+def labels_picture(labels: Tensor) -> dict[str, Any]:
+    """Classes (1, *spatial) as colours."""
+    seen = seen_pixels(flat_slice(labels).cpu().numpy())
+    return picture(torch.from_numpy(seen.copy()), 0.0, 255.0)
 
 
 def flat_slice(values: Tensor) -> Tensor:

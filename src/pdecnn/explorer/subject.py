@@ -11,19 +11,21 @@ from pdecnn.data.image_file import read_image_bytes
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.registry import PUBLISHED
 from pdecnn.errors import CheckpointError, ConfigError, DataError
-from pdecnn.learning.metrics import check_fit
+from pdecnn.learning.tasks import AbstractTask
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import create_model, list_models, published_name
 from pdecnn.runs.config import DataConfig
 from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.preparation import read_splits, refuse_without_classes
+from pdecnn.runs.preparation import make_run_task, read_splits
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import Run, is_run
 
 PHOTOGRAPHS = ("flower.jpg", "china.jpg")
 """Of scikit-learn: to begin with where there are no test images."""
 _PHOTOGRAPHS_AS = (1, 3)
+MOST_OF_FIELDS = {1: 4096, 2: 192, 3: 48}
+"""Points an axis, of which the middle ones are taken where each has an answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -58,10 +60,27 @@ class Subject:
         if self.test is None:
             folder = resources.files("sklearn.datasets.images")
             return self.read((folder / PHOTOGRAPHS[index]).read_bytes(), PHOTOGRAPHS[index])
+        if self.test.sizes is not None:
+            return self._middle(self.test.picture(index))
         return self.test.images[index : index + 1][0]
+
+    def wanted(self, index: int) -> Tensor | None:
+        """The classes of its pixels, (1, *spatial), where they are known."""
+        if self.test is None or self.test.masks is None:
+            return None
+        return self._middle(self.test.mask(index)[None])
+
+    def _middle(self, image: Tensor) -> Tensor:
+        """What is explored of a large image: its states at all times must fit into memory."""
+        most = MOST_OF_FIELDS[image.dim() - 1]
+        for axis, size in enumerate(image.shape[1:], start=1):
+            image = image.narrow(axis, max(0, (size - most) // 2), min(size, most))
+        return image
 
     def label(self, index: int) -> str | None:
         """Its class, where that is known."""
+        if self.network.config.is_field:
+            return None
         return None if self.test is None else self.test.class_names[int(self.test.labels[index])]
 
     def read(self, content: bytes, name: str) -> Tensor:
@@ -70,7 +89,8 @@ class Subject:
             raise DataError(_no_images(self.network))
         size = self.network.preprocessing.size
         height_width = None if size is None else (size[0], size[1])
-        return read_image_bytes(content, name, self.network.config.in_channels, height_width)
+        image = read_image_bytes(content, name, self.network.config.in_channels, height_width)
+        return self._middle(image) if self.network.config.is_field else image
 
     def examples(self, number: int) -> list[int]:
         """So many samples to look at first: of each class one, then of each another, and so on."""
@@ -96,14 +116,14 @@ def open_subject(
     name, published = str(run), published_name(run)
     if is_run(Path(run)):
         config = Run(run).config
-        refuse_without_classes(name, config)
+        task = make_run_task(config)
         network = Network.from_pretrained(Run(run).weights(weights))
         data_config, seed = config.data, config.seed
     elif published is not None:
         if weights != "best":
             raise ConfigError(f"{name} has its published weights only; leave out --weights")
         network = create_model(name, pretrained=True)
-        data_config, seed = recipe(name).data, 0
+        data_config, seed, task = recipe(name).data, 0, make_run_task(recipe(name))
     else:
         names = ", ".join(list_models(pretrained=True))
         raise CheckpointError(
@@ -113,27 +133,30 @@ def open_subject(
     refuse_nonfinite(network, Path(run))
     if data is not None:
         data_config = replace(data_config, folder=str(data))
-    test, notice = _read_test(data_config, seed, network, optional=data is None)
+    test, notice = _read_test(data_config, seed, network, task, optional=data is None)
     network.to(where).eval()
     return Subject(name=name, network=network, test=test, notice=notice)
 
 
 def _read_test(
-    config: DataConfig, seed: int, network: Network, *, optional: bool
+    config: DataConfig, seed: int, network: Network, task: AbstractTask, *, optional: bool
 ) -> tuple[ImageSet | None, str | None]:
     """The test samples, or why there are none."""
     try:
         test = read_splits(config, seed).test
-        check_fit(network, test)
+        task.check_fit(network, test)
     except DataError as error:
         if not (
             optional and network.config.in_channels in _PHOTOGRAPHS_AS and _takes_images(network)
         ):
             raise
-        return None, (
-            f"These photographs are of none of the network's classes, so that no prediction is "
-            f"shown for them. {_own_images(config, error)}."
+        meant = (
+            "These photographs are of none of the network's classes, so that no prediction is "
+            "shown for them. "
+            if task.has_classes
+            else "These photographs stand in for test images. "
         )
+        return None, f"{meant}{_own_images(config, error)}."
     return test, None
 
 

@@ -43,6 +43,8 @@ TASKS = ("classification", *FIELD_LOSSES)
 _DATA = {"regression": "pictures", "segmentation": "segmented"}
 _CHARBONNIER = 1e-3
 _SMALLEST_ERROR = 1e-10
+_MOST_SLICES = 12
+"""Of a volume that is shown."""
 Score = Callable[[Callable[[], None]], Tensor]
 """All class scores of a set at once, by a quicker way than batch by batch."""
 
@@ -458,18 +460,18 @@ class Segmentation(AbstractTask):
         return SegmentationEvaluation(loss=loss, class_names=names, per_image=rows)
 
     def show(self, network: Network, images: ImageSet, precision: str) -> dict[str, Tensor]:
-        """Images with the classes wanted and found, as far as all reach; of a volume the slice
-        along the last axis with the most pixels of a class."""
+        """Images with the classes wanted and found, as far as all reach; of volumes some slices
+        along the last axis, from the first to the last."""
         rows = []
         for place, (labels, scores) in enumerate(
             self._answers(network, images, precision, lambda: None)
         ):
-            row = [_in_unit_range(images.picture(place)), labels[None], scores.argmax(0)[None]]
-            if images.dimension == 3:
-                middle = int((labels > 0).flatten(0, 1).sum(0).argmax())
-                row = [part[..., middle] for part in row]
-            rows.append(row)
+            found = scores.argmax(0)[None].byte()
+            rows.append([_in_unit_range(images.picture(place)), labels[None].byte(), found])
         sizes = [min(row[0].shape[axis] for row in rows) for axis in range(1, rows[0][0].dim())]
+        if images.dimension == 3:
+            number = min(sizes.pop(), _MOST_SLICES)
+            rows = [[_slices(part, number) for part in row] for row in rows]
         where = (slice(None), *(slice(0, n) for n in sizes))
         return {
             name: torch.stack([row[k][where].cpu() for row in rows])
@@ -487,6 +489,13 @@ class Segmentation(AbstractTask):
                 features = fast_layout(network.preprocess(images.picture(place)[None]))
                 scores = compute_scores(network, features, precision)[0].float()
             yield images.mask(place).to(scores.device).long(), scores
+
+
+def _slices(volume: Tensor, number: int) -> Tensor:
+    """So many slices along the last axis, evenly from the first to the last."""
+    last = volume.shape[-1] - 1
+    places = torch.linspace(0, last, number, dtype=torch.float64).round().long()
+    return volume.index_select(-1, places.to(volume.device))
 
 
 def _in_unit_range(image: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from pdecnn.networks.stages import (
     Opening,
 )
 from pdecnn.pde.block import Block
-from pdecnn.pde.chain import finish_chain, propagate_chain, reverse_chain
+from pdecnn.pde.chain import chain_intermediates, finish_chain, propagate_chain, reverse_chain
 from pdecnn.pde.convolution import SUBJECTS, check_features
 from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import AbstractLayer, TimedLayer
@@ -190,7 +190,9 @@ class Network(nn.Module):
         return blocks, changes
 
     def forward_intermediates(self, images: Tensor) -> list[Tensor]:
-        """The features after each block, before its connector."""
+        """The features after each block, before its connector; as in `forward` a state goes on."""
+        if self.config.connector == "invertible":
+            return chain_intermediates(*self._chain, self.open(images))
         intermediates = [self.blocks[0](self.open(images))]
         for connector, block in zip(self.connectors[:-1], self.blocks[1:], strict=True):
             intermediates.append(block(connector(intermediates[-1])))

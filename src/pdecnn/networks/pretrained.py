@@ -18,7 +18,7 @@ from pdecnn.files import (
     verify_manifest,
     write_folder,
 )
-from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.config import CLOSINGS, NetworkConfig
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.pde.convolution import SPATIAL_AXES, SUBJECTS
 from pdecnn.pde.normalization import BATCH_NORMS
@@ -132,10 +132,17 @@ def model_card(
     subject = SUBJECTS[config.dimension]
     axes = SPATIAL_AXES[config.dimension]
     pixels = preprocessing.pixels or "uint8"
+    task, answer = "classification", f"{config.num_classes or num_features} "
+    answer += "classes" if config.num_classes else "features"
+    if config.is_field:
+        denoises = config.classifier in CLOSINGS[1:]
+        task = "to-image" if denoises else "segmentation"
+        kind = f"{subject}s of {config.num_classes} channel(s)"
+        answer = kind if denoises else f"scores of {config.num_classes} classes at every pixel"
     return f"""---
 library_name: pdecnn
 license: mit
-tags: [{subject}-classification, pde, {config.integrator}]
+tags: [{subject}-{task}, pde, {config.integrator}]
 ---
 
 # A {config.layer} network stepped by {config.integrator}
@@ -146,8 +153,7 @@ A convolutional network that is a discretised partial differential equation (Rut
 {config.step_size}, {num_weights:,} trainable weights.
 
 Input: {config.in_channels} channel(s) in {config.dimension}D, standardised by
-`{preprocessing.standardize}`. Output: {config.num_classes or num_features} \
-{"classes" if config.num_classes else "features"}{": " + ", ".join(names) if names else ""}.
+`{preprocessing.standardize}`. Output: {answer}{": " + ", ".join(names) if names else ""}.
 
 ```python
 import pdecnn

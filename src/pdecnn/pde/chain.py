@@ -21,6 +21,41 @@ def propagate_chain(
     blocks: Sequence[Block], changes: Sequence[Resolution], features: Tensor
 ) -> State:
     """The state after all blocks and changes, differentiated as the blocks' `backprop` says."""
+    links, state = _begin_chain(blocks, changes, features)
+    return blocks[0].propagator.chain(links, state)
+
+
+def chain_intermediates(
+    blocks: Sequence[Block], changes: Sequence[Resolution], features: Tensor
+) -> list[Tensor]:
+    """The features after each block, before the change; every one of them is kept."""
+    links, state = _begin_chain(blocks, changes, features)
+    found = []
+    for block, link in zip(blocks, links, strict=True):
+        state = block.propagator.chain([link._replace(change=Resolution(0))], state)
+        found.append(block.propagator.finish(link.stepping, state, features.dtype))
+        state = tuple(map(link.leave, state))
+    return found
+
+
+def chain_trajectories(
+    blocks: Sequence[Block], changes: Sequence[Resolution], features: Tensor
+) -> list[list[State]]:
+    """All states of each block, from the one it begins with to its last."""
+    links, state = _begin_chain(blocks, changes, features)
+    found = []
+    for block, link in zip(blocks, links, strict=True):
+        states = [state]
+        for layers in link.stepping.steps:
+            states.append(block.propagator.advance(link.stepping, states[-1], [layers]))
+        found.append(states)
+        state = tuple(map(link.leave, states[-1]))
+    return found
+
+
+def _begin_chain(
+    blocks: Sequence[Block], changes: Sequence[Resolution], features: Tensor
+) -> tuple[list[Link], State]:
     first = blocks[0]
     if len({(block.integrator, block.grid) for block in blocks}) > 1:
         raise ConfigError(
@@ -34,7 +69,7 @@ def propagate_chain(
         Link(block.stepping(), change, layout)
         for block, change in zip(blocks, changes, strict=True)
     ]
-    return first.propagator.chain(links, state)
+    return links, state
 
 
 def finish_chain(blocks: Sequence[Block], state: State, dtype: torch.dtype) -> Tensor:

@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from pdecnn.learning.tasks import AbstractTask
-from pdecnn.reports.recorded import read_answers
+from pdecnn.reports.recorded import fullest_slice, read_answers
 from pdecnn.reports.style import BLUE, ORANGE, WIDTH, render, scale_epochs
 from pdecnn.runs.runs import Run
 
 _MOST_SHOWN = 3
+_AXES_OF_PICTURES = 3
 
 
 def draw_field_figures(run: Run, task: AbstractTask) -> dict[str, bytes]:
@@ -52,7 +53,7 @@ def draw_curves(metrics: list[dict[str, Any]], title: str, task: AbstractTask) -
 
 
 def draw_answers(answers: dict[str, NDArray[Any]]) -> Figure:
-    """Some images, in columns what goes in, what comes out, and what is wanted.
+    """Some images, in columns what goes in, what comes out, and what is wanted; of volumes a slice.
 
     Whole numbers are classes, each with a colour.
     """
@@ -61,7 +62,10 @@ def draw_answers(answers: dict[str, NDArray[Any]]) -> Figure:
     panels = figure.subplots(number, len(answers), squeeze=False)
     for column, (name, pixels) in enumerate(answers.items()):
         for row in range(number):
-            _draw_pixels(panels[row, column], pixels[row])
+            seen = pixels[row]
+            if seen.ndim > _AXES_OF_PICTURES:
+                seen = seen[..., fullest_slice(answers["labels"][row])]
+            _draw_pixels(panels[row, column], seen)
         panels[0, column].set_title(name)
     return figure
 

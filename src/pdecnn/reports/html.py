@@ -155,9 +155,15 @@ def _picture(image: NDArray[np.generic], label: str, class_: str | None) -> Mark
         picture.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))
     stream = BytesIO()
     picture.save(stream, "PNG", optimize=True)
-    source = "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
     width, height = picture.size
-    return tag("img", src=source, alt=label, width=width, height=height, class_=class_)
+    return tag(
+        "img", src=data_uri(stream.getvalue()), alt=label, width=width, height=height, class_=class_
+    )
+
+
+def data_uri(png: bytes) -> str:
+    """The content of a PNG file as an address."""
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def _draw_signal(signal: NDArray[np.generic], label: str) -> Markup:

@@ -15,3 +15,13 @@ for (const input of document.querySelectorAll("input[name=theme]")) {
     try { localStorage.setItem(KEY, input.value); } catch { /* a choice for this view only */ }
   });
 }
+// Volumes: the slice that the slider of a row says, in all of its columns.
+for (const row of document.querySelectorAll(".fields > li")) {
+  row.querySelector("input[type=range]")?.addEventListener("input", (event) => {
+    for (const figure of row.querySelectorAll("figure")) {
+      figure.querySelectorAll(".slice").forEach((slice, k) => {
+        slice.hidden = k !== Number(event.target.value);
+      });
+    }
+  });
+}

@@ -10,18 +10,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pdecnn.data.image_file import label_palette
+from pdecnn.data.image_file import seen_pixels
+from pdecnn.files import read_bytes
 from pdecnn.learning.image_quality import psnr
 from pdecnn.learning.tasks import AbstractTask
 from pdecnn.reports.charts import convergence_charts
-from pdecnn.reports.html import Markup, draw_sample, tag
+from pdecnn.reports.html import Markup, data_uri, draw_sample, tag
 from pdecnn.reports.page_summary import draw_facts, duration, network_words, swatched
-from pdecnn.reports.recorded import entry, named, read_answers, read_seconds
+from pdecnn.reports.recorded import entry, fullest_slice, named, read_answers, read_seconds
 from pdecnn.reports.svg import draw_chart, legend
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.preparation import make_run_task
-from pdecnn.runs.runs import METRICS, SUMMARY, Run
+from pdecnn.runs.previews import previews_in
+from pdecnn.runs.runs import FIGURES, METRICS, SUMMARY, Run
 
+_PNG, _MOST_BYTES = b"\x89PNG\r\n\x1a\n", 4 * 2**20
+_AXES_OF_PICTURES = 3
 _SHARES = {"dice": "mean Dice of", "median_dice": "median Dice of", "iou": "IoU of"}
 
 
@@ -39,7 +43,9 @@ class FieldRun:
     """None: not finished."""
     seconds: float | None
     answers: dict[str, NDArray[Any]] | None
-    """The columns of the task, (n, channels, *spatial)."""
+    """The columns of the task, (n, channels, height, width), of volumes with an axis of slices."""
+    previews: dict[int, bytes]
+    """PNG files of an answer during the training, by epoch."""
 
     @property
     def score(self) -> str:
@@ -82,8 +88,20 @@ def read_field_runs(runs: Sequence[Run], names: Sequence[str]) -> list[FieldRun]
                 summary=summary,
                 seconds=read_seconds(run, len(metrics)),
                 answers=None if summary is None else read_answers(run, task.columns),
+                previews=_read_previews(run),
             )
         )
+    return found
+
+
+def _read_previews(run: Run) -> dict[int, bytes]:
+    """Those that are pictures of no more than a few megabytes."""
+    found = {}
+    for epoch, path in previews_in(run.folder / FIGURES).items():
+        with named(path):
+            content = read_bytes(path)
+        if content.startswith(_PNG) and len(content) < _MOST_BYTES:
+            found[epoch] = content
     return found
 
 
@@ -146,7 +164,23 @@ def draw_field_convergence(runs: Sequence[FieldRun]) -> Markup:
         percent=trained[0].task.percent,
     )
     panels = [tag("figure", tag("figcaption", one.title), draw_chart(one)) for one in charts]
-    return tag("div", tag("div", panels, class_="charts"), legend(charts[-1]))
+    curves = tag("div", tag("div", panels, class_="charts"), legend(charts[-1]))
+    return tag("div", curves, [_previews(run) for run in trained if run.previews])
+
+
+def _previews(run: FieldRun) -> Markup:
+    """What a run made of a validation image as it learned."""
+    columns = ", ".join(run.task.columns)
+    shown = [
+        tag(
+            "figure",
+            tag("img", src=data_uri(content), alt=f"{columns} after epoch {epoch}"),
+            tag("figcaption", f"epoch {epoch}"),
+        )
+        for epoch, content in run.previews.items()
+    ]
+    said = tag("p", swatched(run), f": {columns}, of a validation {run.config.subject}")
+    return tag("div", said, tag("div", shown, class_="previews"))
 
 
 def draw_field_images(runs: Sequence[FieldRun], number: int) -> Markup:
@@ -176,46 +210,67 @@ def _images(runs: Sequence[FieldRun], number: int) -> Markup:
     task, answers = runs[0].task, [run.answers or {} for run in runs]
     rows = []
     for k in range(min(number, len(answers[0][task.answer]))):
-        shown = []
+        shown, place = [], None
+        first = {name: x[k] for name, x in answers[0].items()}
+        if first[task.answer].ndim > _AXES_OF_PICTURES:
+            place = fullest_slice(first["labels"])
+            shown.append(_slider(first["labels"].shape[-1], place))
         for column in task.columns:
             if column != task.answer:
-                shown.append(
-                    _picture(column, {name: x[k] for name, x in answers[0].items()}, column)
-                )
+                shown.append(_picture(column, first, column, place))
                 continue
             shown += [
-                _picture(swatched(run), {name: x[k] for name, x in found.items()}, column)
+                _picture(swatched(run), {name: x[k] for name, x in found.items()}, column, place)
                 for run, found in zip(runs, answers, strict=True)
             ]
         rows.append(tag("li", shown))
     if not rows:
         return tag("p", "No images are shown.", class_="note")
     subject = runs[0].config.subject
-    kind = "images" if subject == "image" else f"{subject}s, a slice of each"
-    measure = "PSNR" if "clean" in task.columns else "mean Dice of what is seen"
+    volumes = answers[0][task.answer].ndim > 1 + _AXES_OF_PICTURES
+    kind = "images"
+    if subject != "image":
+        kind = f"{subject}s, {'slices' if volumes else 'a slice'} of each"
+    measure = "PSNR" if "clean" in task.columns else "mean Dice of what is shown"
     said = (
         f"{len(rows)} test {kind}, of {', '.join(run.name for run in runs)}, with their {measure}."
     )
     return tag("div", tag("p", said), tag("ul", rows, class_="fields"))
 
 
-def _picture(name: str | Markup, row: dict[str, NDArray[Any]], column: str) -> Markup:
-    """One column of a row, with how near it is to what is wanted."""
+def _slider(number: int, place: int) -> Markup:
+    """Which of the slices is seen."""
+    knob = tag("input", type="range", min="0", max=str(number - 1), value=str(place))
+    return tag("label", "slice ", knob, class_="slider")
+
+
+def _picture(
+    name: str | Markup, row: dict[str, NDArray[Any]], column: str, place: int | None
+) -> Markup:
+    """One column of a row, with how near it is to what is wanted; of slices the one at `place`."""
     pixels = row[column]
     words = ""
     if pixels.dtype.kind in "iu":
-        colours = np.array(label_palette(), dtype=np.uint8).reshape(-1, 3)
-        seen = np.moveaxis(colours[pixels[0] % len(colours)], -1, 0)
         if column != "labels":
             words = _dice(pixels, row["labels"])
-    else:
+    elif "clean" in row and column != "clean":
         clipped = np.clip(np.nan_to_num(pixels), 0, 1)
-        seen = np.round(255 * clipped).astype(np.uint8)
-        if "clean" in row and column != "clean":
-            found = psnr(torch.from_numpy(clipped), torch.from_numpy(row["clean"]))
-            words = f" {found:.2f} dB" if isfinite(found) else " exact"
+        found = psnr(torch.from_numpy(clipped), torch.from_numpy(row["clean"]))
+        words = f" {found:.2f} dB" if isfinite(found) else " exact"
     label = name if not isinstance(name, Markup) else "what a run makes of it"
-    return tag("figure", draw_sample(seen, label), tag("figcaption", name, words))
+    if place is None:
+        seen = [draw_sample(seen_pixels(pixels), label)]
+    else:
+        seen = [
+            tag(
+                "span",
+                draw_sample(seen_pixels(pixels[..., k]), f"{label}, slice {k + 1}"),
+                class_="slice",
+                hidden=k != place,
+            )
+            for k in range(pixels.shape[-1])
+        ]
+    return tag("figure", seen, tag("figcaption", name, words))
 
 
 def _dice(found: NDArray[Any], wanted: NDArray[Any]) -> str:

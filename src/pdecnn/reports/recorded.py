@@ -183,6 +183,11 @@ def read_answers(run: Run, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
     return found
 
 
+def fullest_slice(labels: NDArray[Any]) -> int:
+    """The slice along the last axis with the most pixels of a class."""
+    return int((labels > 0).reshape(-1, labels.shape[-1]).sum(0).argmax())
+
+
 def _check_predictions(predictions: dict[str, NDArray[Any]], num_classes: int) -> None:
     shapes = {name: array.shape for name, array in predictions.items()}
     images, labels = shapes.get("images", ()), shapes.get("labels", ())

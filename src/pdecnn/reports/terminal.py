@@ -208,6 +208,7 @@ class ConsoleListener(Listener):
         self.console.print(f"next: {classes if task.has_classes else images}")
 
 
+_NUM_AXES_OF_SCORES = 2
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _MOST_BARS = 30
 
@@ -343,23 +344,28 @@ def print_level(run: Run, figures: dict[str, Any] | None) -> None:
 
 def print_export(exported: dict[str, Any]) -> None:
     """What an exported file takes and gives, and how near to torch it is."""
-    batch, channels, *axes = exported["input_axes"]
+    axes = list(map(str, exported["input_axes"][2:]))
     cell = exported["multiple_of"]
     multiples = "" if cell == 1 else f" and a multiple of {cell}"
     size = exported["resized_to"]
     resized = "" if size is None else f"; resized to {' x '.join(map(str, size))}"
     print(f"{exported['file']}: written and compared with torch")
     print(
-        f"  takes   {exported['pixels']} pixels ({batch}, {channels}, {', '.join(axes)}); "
+        f"  takes   {exported['pixels']} pixels ({_joined(exported['input_axes'])}); "
         f"{' and '.join(axes)} at least {exported['smallest_size']}{multiples}{resized}"
     )
-    names = exported["class_names"]
-    gives = f"scores ({batch}, {len(names)})" if names else "features"
-    print(f"  gives   {gives}")
+    gives = "scores" if exported["class_names"] else "features"
+    if len(exported["output_axes"]) > _NUM_AXES_OF_SCORES:
+        gives = "scores of each pixel" if exported["class_names"] else f"{SUBJECTS[len(axes)]}s"
+    print(f"  gives   {gives} ({_joined(exported['output_axes'])})")
     print(
         f"  differs by at most {exported['largest_relative_difference']:.1e} of the largest score "
         f"on {len(exported['compared_shapes'])} batches of random {SUBJECTS[len(axes)]}s"
     )
+
+
+def _joined(axes: list[int | str]) -> str:
+    return ", ".join(map(str, axes))
 
 
 def print_models(counts: dict[str, int]) -> None:

@@ -415,7 +415,8 @@ def activation_bytes(network: Network, batch: ImageSet) -> int | None:
     less the weights' gradients. Elsewhere the bytes saved for backward, weights left out.
     """
     images = fast_layout(network.preprocess(batch.images[:]))
-    used = _activation_bytes_or_none(network.train(), images, batch.labels)
+    targets = batch.labels if batch.masks is None else batch.masks.long()
+    used = _activation_bytes_or_none(network.train(), images, targets)
     network.zero_grad()
     if used is None:
         free_memory()

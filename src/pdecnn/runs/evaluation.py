@@ -15,7 +15,13 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.arrays import SAMPLES, read_samples, samples_of
-from pdecnn.data.image_file import SUFFIXES, read_image, write_image, write_label_image
+from pdecnn.data.image_file import (
+    SUFFIXES,
+    image_form,
+    read_image,
+    write_image,
+    write_label_image,
+)
 from pdecnn.data.image_set import ImageSet, StoredImages
 from pdecnn.data.sound_file import SOUNDS
 from pdecnn.data.sounds import read_wave
@@ -268,10 +274,10 @@ def predict_images(
 ) -> list[dict[str, Any]]:
     """Write what a network makes of each pixel of files: images, or the numbers of classes.
 
-    Images become PNG files of the same stem, volumes NIfTI files of the same name, with the header
-    and the order of axes of theirs. Nothing is overwritten without `force`, and where something
-    would be nothing is written. An entry per image: `image`, `output`, its `size` and the size it
-    was `padded` to for the levels.
+    Images become PNG files of the same stem, of 16 bits where theirs have more than 8, volumes
+    NIfTI files of the same name, with the header and the order of axes of theirs. Nothing is
+    overwritten without `force`, and where something would be nothing is written. An entry per
+    image: `image`, `output`, its `size` and the size it was `padded` to for the levels.
     """
     network, folder = _ready(run, weights, device), Path(output)
     if not network.config.is_field:
@@ -314,7 +320,7 @@ def _read_whole(network: Network, file: Path) -> Tensor:
 def _write_answer(network: Network, target: Path, answer: Tensor, source: Path) -> None:
     """Classes where the network knows what its outputs mean, else pixels."""
     if network.preprocessing.class_names is None:
-        write_image(target, answer)
+        write_image(target, answer, deep=image_form(source).is_deep)
     elif is_volume(source):
         write_label_volume(target, answer.argmax(0), source)
     else:

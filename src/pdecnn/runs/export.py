@@ -1,8 +1,8 @@
 """A trained network as one file for other programs: ONNX, or torch.export.
 
-The file takes pixels and gives class scores, for any batch size and any image size from a
-smallest one on; of a network that is bounded up to `certified_size`, and resizes no images, for
-that size alone. It is compared with torch before it gets its name.
+The file takes pixels and gives class scores, or an answer for each pixel, for any batch size and
+any image size from a smallest one on; of a network that is bounded up to `certified_size`, and
+resizes no images, for that size alone. It is compared with torch before it gets its name.
 """
 
 import io
@@ -23,6 +23,7 @@ from torch.export import Dim, ExportedProgram
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.errors import ConfigError, ExportError, system_errors_as, unknown_name
 from pdecnn.files import new_file, sync_folder, temporary_beside
+from pdecnn.networks.config import CLOSINGS
 from pdecnn.networks.network import Network
 from pdecnn.networks.pixel_network import PixelNetwork
 from pdecnn.networks.pretrained import refuse_nonfinite
@@ -87,11 +88,8 @@ def export(
         "file": str(file),
         "kind": kind,
         "pixels": pixels,
-        "input_axes": [
-            "batch",
-            network.config.in_channels,
-            *(_only_size(network) or _axes(network)),
-        ],
+        "input_axes": ["batch", network.config.in_channels, *_sides(network)],
+        "output_axes": _output_axes(network),
         "smallest_size": _smallest_size(network),
         "multiple_of": _cell(network),
         "resized_to": None if _only_size(network) else network.preprocessing.to_dict()["size"],
@@ -158,8 +156,11 @@ def _only_size(network: Network) -> list[int]:
 
 
 def _cell(network: Network) -> int:
-    """What image sides must be a multiple of."""
-    return 1 if network.preprocessing.size else network.preprocessing.pooling
+    """What image sides must be a multiple of: a graph pads nothing for levels."""
+    config, preprocessing = network.config, network.preprocessing
+    if preprocessing.size:
+        return 1
+    return preprocessing.pooling * (config.cell if config.connector == "invertible" else 1)
 
 
 def _smallest_size(network: Network) -> int:
@@ -168,10 +169,23 @@ def _smallest_size(network: Network) -> int:
         return min(only)
     if network.preprocessing.size:
         return 2
-    return 2 * network.config.smallest_size * network.preprocessing.pooling
+    return 2 * max(network.config.smallest_size * network.preprocessing.pooling, _cell(network))
+
+
+def _sides(network: Network) -> list[int] | list[str]:
+    return _only_size(network) or _axes(network)
+
+
+def _output_axes(network: Network) -> list[int | str]:
+    """Numbers for each sample, or of a field for each pixel."""
+    numbers = network.num_classes or network.num_features
+    return ["batch", numbers, *(_sides(network) if network.config.is_field else ())]
 
 
 def _class_names(network: Network) -> list[str]:
+    """None where the field is an image."""
+    if network.config.classifier in CLOSINGS[1:]:
+        return []
     return list(network.preprocessing.class_names or map(str, range(network.num_classes)))
 
 
@@ -201,9 +215,8 @@ def _write_onnx(program: ExportedProgram, path: Path, network: Network) -> None:
     assert result is not None
     result.model.metadata_props["class_names"] = json.dumps(_class_names(network))
     graph = result.model.graph
-    sides = _only_size(network) or _axes(network)
-    graph.inputs[0].shape = ir.Shape(["batch", network.config.in_channels, *sides])
-    graph.outputs[0].shape = ir.Shape(["batch", network.num_classes or network.num_features])
+    graph.inputs[0].shape = ir.Shape(["batch", network.config.in_channels, *_sides(network)])
+    graph.outputs[0].shape = ir.Shape(_output_axes(network))
     result.save(path, external_data=False)
 
 

@@ -4,7 +4,7 @@ config.json  environment.json  metrics.jsonl  timing.jsonl  summary.json  predic
 checkpoints/epoch-0012/        a `from_pretrained` folder with the state resuming needs
 checkpoints/*.damaged-1/       one that did not verify when the run was resumed
 best, last                     links to two of them, or copies where there are no links
-figures/
+figures/                       of curves and answers; previews while a network for pixels trains
 initial/                       of a coarsened or refined run: the weights it begins with
 data.json                      the fingerprint of its data
 .lock, .holder                 who trains it; a killed process leaves them behind

@@ -50,8 +50,10 @@ from pdecnn.runs.preparation import (
     make_run_task,
     read_splits,
 )
+from pdecnn.runs.previews import is_due, write_preview
 from pdecnn.runs.runs import (
     DATA,
+    FIGURES,
     INITIAL,
     METRICS,
     PREDICTIONS,
@@ -462,6 +464,18 @@ class _Walk:
         self.save()
         self._write(self.run.append_timing, timing)
         self._write(writer.write, report, timing)
+        self._preview(report.epoch)
+
+    def _preview(self, epoch: int) -> None:
+        """Every few epochs the answer to a validation image, where each pixel has one."""
+        trainer, validation = self.trainer, self.trainer.validation
+        task = trainer.task
+        if task.has_classes or validation is None or not is_due(epoch, trainer.config.epochs):
+            return
+        first = validation.subset(torch.arange(1))
+        shown = task.show(trainer.evaluated, first, trainer.config.precision)
+        columns = [shown[name][0] for name in task.columns]
+        self._write(write_preview, self.run.folder / FIGURES, epoch, columns)
 
     def save(self) -> None:
         """Write a checkpoint, then point `best` and `last` at what they mean."""

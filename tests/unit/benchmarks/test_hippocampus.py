@@ -46,6 +46,7 @@ def test_a_training_writes_its_figures_once(packed, tmp_path, capsys):
     assert set(found["test"]["median_dice"]) == {"1", "2"}
     assert (found["seed"], found["updates"], len(found["epochs"])) == (3, 2, 1)
     assert found["config"]["data"]["folder"] is None  # no path of a machine
+    assert "command" not in found["environment"]
     before = path.read_bytes()
     call("train", packed, tmp_path, "--seeds", "3", "--device", "cpu")
     assert path.read_bytes() == before
@@ -74,3 +75,26 @@ def test_the_unet_has_about_as_many_weights_as_ours():
     unet = TrainableUNet(hippocampus.WIDTH, in_channels=1, num_classes=3)
     ours = create_model(hippocampus.RECIPE, num_classes=3)
     assert 0.5 <= unet.num_weights / ours.num_weights <= 2
+
+
+def test_the_page_has_each_training_and_the_memory_of_each_mode(packed, tmp_path):
+    folder = tmp_path / "hippocampus"
+    call("train", packed, folder, "--seeds", "0", "--device", "cpu")
+    ours = json.loads((folder / f"{hippocampus.RECIPE}-seed0.json").read_bytes())
+    figures = {"median_dice": {"1": 0.901, "2": 0.877}, "mean_dice": 0.88}
+    for kind, seeds in ((hippocampus.RECIPE, (0, 1)), (hippocampus.UNET, (0,))):
+        for seed in seeds:
+            made = ours | {"seed": seed, "test": ours["test"] | figures}
+            (folder / f"{kind}-seed{seed}.json").write_text(json.dumps(made))
+    (folder / "unet-rate0.001-seed0.json").write_text(
+        json.dumps(ours | {"learning_rate": 0.001, "validation_mean_dice": 0.811})
+    )
+    memory = dict.fromkeys(hippocampus.MODES, 10**9) | {"exact": 2 * 10**8, "unet": None}
+    (folder / "memory.json").write_text(json.dumps(memory))
+    hippocampus.main(["page", "--results", str(tmp_path)])
+    text = (tmp_path / "segmentation.md").read_text()
+    assert text.startswith("# Segmentation: a median Dice of 0.901 anterior and 0.877 posterior\n")
+    assert text.count("| 0.901 | 0.877 | 0.880 |") == 3
+    assert "(0.001: 0.811)" in text
+    assert "| exact | 200 |" in text
+    assert "| plain 3D U-Net | | not measured |" in text

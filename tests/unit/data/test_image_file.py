@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from pdecnn.data import image_file as images_module
-from pdecnn.data.image_file import Form, image_form, read_image
+from pdecnn.data.image_file import Form, image_form, read_image, write_image
 from pdecnn.errors import DataError
 
 ORIENTATION_TAG = 0x0112
@@ -357,3 +357,15 @@ def test_threads_that_read_at_once_leave_the_warning_filters_alone(tmp_path, col
         list(pool.map(lambda path: read_image(path, 3), paths))
     assert found == [before] * len(paths)
     assert warnings.filters == before
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_is_written_is_read_again_to_the_last_bit(channels, deep, tmp_path):
+    generator = torch.Generator().manual_seed(channels)
+    most = 2**16 - 1 if deep else 255
+    values = torch.randint(0, most + 1, (channels, 7, 5), generator=generator)
+    write_image(tmp_path / "image.png", values.double() / most, deep=deep)
+    again = read_image(tmp_path / "image.png", channels)
+    assert again.dtype == (torch.float32 if deep else torch.uint8)
+    assert torch.equal((again.double() * most).round() if deep else again.double(), values.double())

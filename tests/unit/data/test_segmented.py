@@ -46,6 +46,14 @@ def test_images_and_labels_of_the_same_stem_belong_together(folder):
     assert recognize(folder) == {"segmented": 2}
 
 
+def test_what_a_network_must_fit_is_told_without_reading_all_images(folder, monkeypatch):
+    def unread(path, **how):
+        raise AssertionError(f"{path} was read")
+
+    monkeypatch.setattr("pdecnn.data.segmented.read_as", unread)
+    assert own_form("segmented", folder) == (3, 3, 2, None)
+
+
 def test_groups_are_never_split(tmp_path):
     for k in range(12):
         write_pair(tmp_path, f"patient{k % 6}_{k}", (5, 6), k)

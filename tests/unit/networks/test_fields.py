@@ -142,6 +142,26 @@ def test_the_velocity_goes_through_the_levels():
         assert torch.equal(one.forward_features(images), two.forward_features(images))
 
 
+@pytest.mark.parametrize("dynamics", AXES)
+@both_poolings
+@pytest.mark.parametrize("backprop", ["stored", "reversible", "exact"])
+def test_intermediates_are_those_of_the_way_that_the_state_goes(dynamics, pooling, backprop):
+    """The last of them closed is the answer, with the same gradient: no block started anew."""
+    if dynamics == "parabolic":
+        backprop = "stored"
+    network = make(dynamics, pooling=pooling, backprop=backprop).double()
+    images = images_for(network)
+    found = network.forward_intermediates(images)
+    assert [features.shape[1] for features in found] == list(network.config.channels[:-1])
+    answer = network.close(network.connectors[-1](found[-1]), images)
+    assert torch.equal(answer, network(images))
+    weights = [weight for block in network.blocks for weight in block.parameters()]
+    gradients = torch.autograd.grad(answer.square().sum(), weights)
+    wanted = torch.autograd.grad(network(images).square().sum(), weights)
+    for one, other in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def saved_numbers(network: Network) -> int:
     """How many numbers that are no weights autograd keeps between forward and backward."""
     weights = {weight.data_ptr() for weight in network.parameters()}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.networks.pretrained import CARD
+from pdecnn.networks.pretrained import CARD, model_card
 from tests.unit.networks.saved import NAMES, make
 
 
@@ -41,6 +41,20 @@ def test_the_model_card_of_signals_and_volumes(tmp_path, dimension, subject, axe
     names = {f"{subject}s": torch.zeros(2, 1, *(8,) * dimension, dtype=torch.uint8)}
     exec(snippet.replace("FOLDER", str(tmp_path)), names)
     assert names["scores"].shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "output"),
+    [
+        ("hamiltonian_denoising", "image-to-image", "images of 1 channel(s)."),
+        ("hamiltonian_segmentation_volumes", "volume-segmentation", "scores of 2 classes at every"),
+    ],
+)
+def test_the_model_card_of_a_field_says_what_a_pixel_gets(name, tag, output):
+    config = pdecnn.networks.registry.model_config(name)
+    card = model_card(config, pdecnn.Preprocessing(), 1, 1)
+    assert f"tags: [{tag}, pde, verlet]" in card
+    assert f"Output: {output}" in card
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def test_one_denoiser_has_its_figures_and_pictures(runs, tmp_path):
     page = Page(report(runs[:1], tmp_path / "one.html"))
     assert f"{runs[0].summary['test']['psnr']:.2f} dB" in page.texts
     alts = [entry["alt"] for entry in page.attributes("img")]
-    assert alts == ["noisy", "what a run makes of it", "clean"] * 2
+    epochs = [f"noisy, denoised, clean after epoch {k}" for k in (1, 2)]
+    assert alts == epochs + ["noisy", "what a run makes of it", "clean"] * 2
     charts = [entry for entry in page.attributes("svg") if entry.get("class") == "chart"]
     assert len(charts) == 2
     assert "PSNR in dB" in page.texts
@@ -53,10 +54,10 @@ def test_two_denoisers_stand_beside_each_other_on_the_same_images(runs, tmp_path
     assert [row[column] for row in rows] == [
         f"{run.summary['test']['psnr']:.2f} dB" for run in runs
     ]
-    assert len(page.attributes("img")) == 2 * 4  # noisy, two answers, clean
+    assert len(page.attributes("img")) == 2 * 2 + 2 * 4  # previews; noisy, two answers, clean
     assert len(re.findall(r"\d dB</figcaption>", html)) == 2 * 3
     assert report(runs, tmp_path / "again.html") == html
-    assert not Page(report(runs, tmp_path / "none.html", num_images=0)).attributes("img")
+    assert len(Page(report(runs, tmp_path / "none.html", num_images=0)).attributes("img")) == 4
 
 
 def test_denoisers_and_classes_do_not_share_a_page(runs, tmp_path):
@@ -105,7 +106,8 @@ def test_networks_that_segment_have_a_report(segmenters, tmp_path):
     assert f"{test['mean_dice']:.1%}" in page.texts
     assert "median Dice of 1" in page.text
     alts = [entry["alt"] for entry in page.attributes("img")]
-    assert alts[:3] == ["image", "labels", "what a run makes of it"]
+    assert alts[:2] == [f"image, labels, found after epoch {k}" for k in (1, 2)]
+    assert alts[2:5] == ["image", "labels", "what a run makes of it"]
     assert "mean Dice" in page.texts
 
 
@@ -131,3 +133,29 @@ def test_segmenters_of_other_classes_share_a_report(segmenters, tmp_path):
     (folder / "summary.json").write_text(json.dumps(summary))
     text = Page(report([segmenters[1], folder], tmp_path / "page.html")).text
     assert "mean Dice of 1" in text
+
+
+def test_a_slider_goes_through_the_slices_of_volumes(tmp_path):
+    pytest.importorskip("nibabel")
+    from tests.unit.runs import test_segmentation as segmentation
+    from tests.volumes import write_balls
+
+    balls = write_balls(tmp_path / "balls")
+    config = segmentation.config_for("hamiltonian", balls, 3, training__epochs=1)
+    run = pdecnn.train(config, output=tmp_path / "run", device="cpu")
+    page = Page(report([run], tmp_path / "page.html", num_images=1))
+    (slider,) = (one for one in page.attributes("input") if one.get("type") == "range")
+    slices = [one for one in page.attributes("span") if one.get("class") == "slice"]
+    number = int(slider["max"]) + 1
+    assert number > 1
+    assert len(slices) == 3 * number
+    seen = [k for k, one in enumerate(slices[:number]) if "hidden" not in one]
+    assert seen == [int(slider["value"])]
+
+
+def test_a_preview_that_is_no_picture_is_left_out(runs, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(runs[0].folder, folder, symlinks=True)
+    (folder / "figures" / "preview-epoch-0001.png").write_bytes(b"<script>")
+    alts = [one["alt"] for one in Page(report([folder], tmp_path / "p.html")).attributes("img")]
+    assert [alt for alt in alts if "epoch" in alt] == ["noisy, denoised, clean after epoch 2"]

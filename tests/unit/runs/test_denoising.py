@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 import pdecnn
+from pdecnn.data.image_file import image_form, read_image
 from pdecnn.data.pictures import pack_pictures
 from pdecnn.errors import ConfigError, DataError
-from pdecnn.explorer.subject import open_subject
 from pdecnn.runs import predict_images
 from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.unit.data.test_pictures import write_picture
@@ -103,6 +103,18 @@ def test_evaluation_says_psnr_and_ssim_of_each_image(trained):
     assert louder["psnr"] < found["psnr"]
 
 
+def test_an_image_of_16_bits_is_written_with_16(trained, tmp_path):
+    deep = np.linspace(0, 2**16 - 1, 12 * 14).reshape(12, 14).astype(np.uint16)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    predict_images(trained.folder, [tmp_path / "deep.png"], tmp_path / "out")
+    assert image_form(tmp_path / "out" / "deep.png").is_deep
+    with torch.no_grad():
+        network = pdecnn.load(trained.folder)
+        pixels = read_image(tmp_path / "deep.png", 1)[None]
+        answer = network(network.preprocess(pixels))[0].clamp(0, 1)
+    assert (read_image(tmp_path / "out" / "deep.png", 1) - answer).abs().max() <= 2**-16
+
+
 def test_images_are_written_by_their_stem_and_nothing_is_overwritten(trained, folder, tmp_path):
     files, output = [folder / "test" / "0.png", folder / "test" / "1.png"], tmp_path / "out"
     rows = predict_images(trained.folder, files, output)
@@ -140,17 +152,13 @@ def test_the_command_line_from_folder_to_images(trained, folder, tmp_path, capsy
 
 
 def test_what_needs_classes_refuses_a_denoiser_in_one_line(trained, folder):
-    for ask in (
-        lambda: pdecnn.attack(trained.folder),
-        lambda: open_subject(trained.folder),
-    ):
-        with pytest.raises(ConfigError) as found:
-            ask()
-        assert str(found.value) == (
-            f"{trained.folder} has an answer for each pixel, and this needs a class for each "
-            f"image; use `pdecnn evaluate {trained.folder}`, or `pdecnn predict {trained.folder} "
-            f"FILE --output DIR`"
-        )
+    with pytest.raises(ConfigError) as found:
+        pdecnn.attack(trained.folder)
+    assert str(found.value) == (
+        f"{trained.folder} has an answer for each pixel, and this needs a class for each "
+        f"image; use `pdecnn evaluate {trained.folder}`, or `pdecnn predict {trained.folder} "
+        f"FILE --output DIR`"
+    )
     with pytest.raises(ConfigError, match="say where to with --output"):
         pdecnn.predict(trained.folder, [folder / "test" / "0.png"])
 

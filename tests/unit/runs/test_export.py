@@ -9,6 +9,7 @@ import torch
 import pdecnn
 from pdecnn.errors import ConfigError, ExportError
 from pdecnn.networks.pixel_network import PixelNetwork
+from pdecnn.reports.terminal import print_export
 from pdecnn.runs import export as export_module
 from pdecnn.runs.export import TOLERANCE, export
 from tests.lipschitz import STABLE, make_network
@@ -94,6 +95,21 @@ def test_onnx_of_every_dynamics_matches_torch_for_any_batch_and_image_size(tmp_p
         pixels = images(*shape)
         assert_near(onnx_scores(file, pixels), network, pixels)
     assert files_of(tmp_path) == ["net.onnx"]
+
+
+@pytest.mark.parametrize("kind", first_alone("torch-export", "onnx"))
+def test_a_field_has_an_answer_for_each_pixel_of_whole_cells(tmp_path, kind, capsys):
+    """A graph pads nothing: the sides are multiples of what is one pixel on the coarsest level."""
+    settings = {"channels": (4, 16, 4), "hidden_channels": 4, "num_classes": 2}
+    network = saved(tmp_path / "net", "hamiltonian_denoising", **settings)
+    file = tmp_path / f"net{export_module.SUFFIXES[kind]}"
+    exported = export(tmp_path / "net", file)
+    assert exported["output_axes"] == ["batch", 2, "height", "width"]
+    assert (exported["multiple_of"], exported["class_names"]) == (2, [])
+    pixels = images(3, 6, 8)
+    assert_near(export_module._READERS[kind](file)(pixels), network, pixels)
+    print_export(exported)
+    assert "gives   images (batch, 2, height, width)" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -207,6 +207,29 @@ class Network {
     const { probabilities, label } = this.sample;
     this.at("bars").hidden = this.at("bars-key").hidden = !probabilities;
     if (probabilities) drawBars(this.at("bars"), this.facts.class_names, probabilities, this.noise?.probabilities, label);
+    this.showField();
+  }
+
+  // Where each pixel has an answer: that of the input and of the input with noise, and the wanted one.
+  showField() {
+    const { answer, wanted } = this.sample;
+    const pictures = [
+      ["what it makes of the input", answer],
+      ["of the input with noise", this.noise?.answer],
+      ["the classes that are meant", wanted],
+    ].filter(([, picture]) => picture);
+    this.at("field").hidden = !answer;
+    this.at("field").replaceChildren(...pictures.map(([title]) => {
+      const made = document.createElement("figure");
+      const canvas = document.createElement("canvas");
+      canvas.setAttribute("role", "img");
+      canvas.setAttribute("aria-label", title);
+      const caption = document.createElement("figcaption");
+      caption.textContent = title;
+      made.append(canvas, caption);
+      return made;
+    }));
+    this.at("field").querySelectorAll("canvas").forEach((canvas, k) => drawInput(canvas, pictures[k][1]));
   }
 
   showNoise() {
