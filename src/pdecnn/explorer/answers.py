@@ -67,7 +67,8 @@ class Inputs:
 
     def stands_in(self, sample: str) -> bool:
         """Whether it is a photograph of something that no class is for."""
-        return self.subject.test is None and sample not in self._uploads
+        missing = self.subject.test is None and sample not in self._uploads
+        return missing and self.label(sample) is None
 
     def pixels(self, sample: str, amount: float = 0.0) -> Tensor:
         """A sample in [0, 1] or its own units, with noise of `amount` times its deviation."""

@@ -21,8 +21,9 @@ from pdecnn.runs.preparation import read_splits, refuse_without_classes
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import Run, is_run
 
-PHOTOGRAPHS = ("flower.jpg", "china.jpg")
-"""Of scikit-learn: to begin with where there are no test images."""
+PHOTOGRAPHS = {"cat.png": "cat", "flower.jpg": None, "china.jpg": None}
+"""To begin with where there are no test images, and of which class each is. The cat is Chelsea of
+scikit-image, by Stefan van der Walt, CC0, in 32 x 32 pixels; the others are scikit-learn's."""
 _PHOTOGRAPHS_AS = (1, 3)
 
 
@@ -56,13 +57,18 @@ class Subject:
     def pixels(self, index: int) -> Tensor:
         """A sample, (channels, *spatial)."""
         if self.test is None:
-            folder = resources.files("sklearn.datasets.images")
-            return self.read((folder / PHOTOGRAPHS[index]).read_bytes(), PHOTOGRAPHS[index])
+            name = list(PHOTOGRAPHS)[index]
+            own = PHOTOGRAPHS[name] is not None
+            folder = resources.files("pdecnn.explorer" if own else "sklearn.datasets.images")
+            return self.read((folder / name).read_bytes(), name)
         return self.test.images[index : index + 1][0]
 
     def label(self, index: int) -> str | None:
         """Its class, where that is known."""
-        return None if self.test is None else self.test.class_names[int(self.test.labels[index])]
+        if self.test is not None:
+            return self.test.class_names[int(self.test.labels[index])]
+        found = list(PHOTOGRAPHS.values())[index]
+        return found if found in self.class_names else None
 
     def read(self, content: bytes, name: str) -> Tensor:
         """The content of an image file as an input of the network."""
@@ -131,8 +137,8 @@ def _read_test(
         ):
             raise
         return None, (
-            f"These photographs are of none of the network's classes, so that no prediction is "
-            f"shown for them. {_own_images(config, error)}."
+            f"{_own_images(config, error)}. These are other pictures: where one is of none of the "
+            f"network's classes, no prediction is shown."
         )
     return test, None
 
