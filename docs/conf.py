@@ -89,6 +89,13 @@ def _escape(app, what, name, obj, options, lines):
     lines[:] = "".join(parts).split("\n")
 
 
+def _open_gallery(app, name, source):
+    """Links to examples, which lead somewhere in a repository browser, lead to their pages here."""
+    pages = re.sub(r"\]\((?:\.\./)*examples/(\w+)\.py\)", r"](/gallery/\1)", source[0])
+    source[0] = re.sub(r"\]\((?:\.\./)*examples\)", "](/gallery/index)", pages)
+
+
 def setup(app):
-    """Connect what the docstrings need."""
+    """Connect what docstrings and pages need."""
     app.connect("autodoc-process-docstring", _escape)
+    app.connect("source-read", _open_gallery)
