@@ -25,9 +25,7 @@ PAGES = {
     for path in [*ROOT.glob("[RC]*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
     if not {"results", "gallery", "_build"} & set(path.relative_to(ROOT).parts)
 }
-RESULTS = {
-    str(path.relative_to(ROOT)): path for path in (ROOT / "docs" / "results").glob("*.md")
-}
+RESULTS = {str(path.relative_to(ROOT)): path for path in (ROOT / "docs" / "results").glob("*.md")}
 # What cannot run here, by how it begins, and why. Its flags are checked all the same.
 NOT_RUN = {
     "pdecnn explore": "serves a page until it is stopped; tests/explorer runs it in a browser",
@@ -88,6 +86,8 @@ def short_recipe(name, original=pdecnn.recipe):
     if config.data.name == "segmented":
         changes |= {"data.repeats": 2, "network.hidden_channels": 4, "network.num_steps": 1}
         changes["data.patch"] = 8
+    if "large" in name:
+        changes["network.num_steps"] = 2
     if config.data.name == "digits":
         changes["data.fraction"] = 0.1
     if config.training.level_epochs is not None:
