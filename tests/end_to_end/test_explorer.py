@@ -577,7 +577,7 @@ def test_every_command_of_the_page_about_it_runs(capsys, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("model", "norms", "distances", "relative"),
     [
-        ("parabolic_cifar10", (0.59, 0.67), (0.66, 0.80), (1.08, 1.35)),
+        ("parabolic_cifar10", (0.59, 0.67), (0.65, 0.80), (1.08, 1.35)),
         ("hamiltonian_cifar10", (1.11, 1.19), (1.13, 3.3), (1.01, 2.8)),
     ],
 )

@@ -137,8 +137,8 @@ def _read_test(
         ):
             raise
         return None, (
-            f"{_own_images(config, error)}. These are other pictures: where one is of none of the "
-            f"network's classes, no prediction is shown."
+            f"{_own_images(config, error)}. These are other pictures; those of none of the "
+            f"network's classes get no prediction."
         )
     return test, None
 
@@ -147,7 +147,9 @@ def _own_images(config: DataConfig, error: DataError) -> str:
     if config.name not in PUBLISHED:
         return f"Its own images need --data DIR ({error})"
     title = PUBLISHED[config.name][0].title
-    return f"{title}'s own need --data DIR; `pdecnn data download {config.name}` fetches them"
+    return (
+        f"{title}'s own images need --data DIR; `pdecnn data download {config.name}` fetches them"
+    )
 
 
 def _takes_images(network: Network) -> bool:
