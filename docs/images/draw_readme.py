@@ -16,15 +16,16 @@ ROOT = HERE.parents[1]
 WIDTH, HEIGHT = 1280, 800
 UNTIL_IT_RUNS_MS = 2500  # by then the recording is well on its way
 STYLE = """
-body { margin: 0; background: #fff; color: #1f2328; font: 16px/1.5 "Noto Sans", "DejaVu Sans", sans-serif; }
-article { box-sizing: border-box; width: 1012px; margin: 16px auto; padding: 24px 32px; border: 1px solid #d1d9e0;
-  border-radius: 6px; }
-h1, h2 { margin: 24px 0 16px; padding-bottom: 0.3em; border-bottom: 1px solid #d1d9e0; line-height: 1.25; }
+body { margin: 0; background: #fff; color: #1f2328; font: 16px/1.5 "DejaVu Sans", sans-serif; }
+article { box-sizing: border-box; width: 1012px; margin: 16px auto; padding: 24px 32px;
+  border: 1px solid #d1d9e0; border-radius: 6px; }
+h1, h2 { margin: 24px 0 16px; padding-bottom: 0.3em; border-bottom: 1px solid #d1d9e0; }
 h1 { margin-top: 0; font-size: 2em; }
 h2 { font-size: 1.5em; }
 p, pre, table, ul { margin: 0 0 16px; }
 a { color: #0969da; }
-code { background: #818b981f; border-radius: 6px; padding: 0.2em 0.4em; font: 85%/1.45 "DejaVu Sans Mono", monospace; }
+code { background: #818b981f; border-radius: 6px; padding: 0.2em 0.4em;
+  font: 85%/1.45 "DejaVu Sans Mono", monospace; }
 pre { background: #f6f8fa; border-radius: 6px; padding: 16px; overflow: auto; }
 pre code { background: none; padding: 0; }
 table { border-collapse: collapse; display: block; overflow: auto; }
