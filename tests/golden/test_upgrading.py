@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import pdecnn
+from pdecnn.diagnostics import measure_robustness
 from pdecnn.errors import ConfigError
 from pdecnn.learning import evaluate_network
 from pdecnn.runs.config import REMOVED
@@ -19,11 +20,11 @@ REFUSED = {
         "pdecnn.runs",
     ),
     "measure_robustness(attacks=": (
-        lambda: pdecnn.measure_robustness(NETWORK, 0, 0, epsilons=[0.1], attacks=["pgd"]),
+        lambda: measure_robustness(NETWORK, 0, 0, epsilons=[0.1], attacks=["pgd"]),
         "methods",
     ),
     "pgd_config=": (
-        lambda: pdecnn.measure_robustness(NETWORK, 0, 0, epsilons=[0.1], pgd_config=None),
+        lambda: measure_robustness(NETWORK, 0, 0, epsilons=[0.1], pgd_config=None),
         "restarts, num_steps and seed",
     ),
     "ProjectedSGD(network=": (

@@ -201,8 +201,8 @@ class DataConfig(Settings):
 
     def check_together(self) -> None:
         """Refuse a size that images cannot have, and what would be ignored."""
-        sized = self.name in ("images", "digits") and self.size is not None
-        if sized and self.size**2 > MAX_PIXELS:
+        sized = self.name in ("images", "digits")
+        if sized and self.size is not None and self.size**2 > MAX_PIXELS:
             raise ConfigError(
                 f"data.size must be at most {isqrt(MAX_PIXELS):,} for {self.name}, found "
                 f"{self.size:,}"
