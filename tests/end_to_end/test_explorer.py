@@ -597,23 +597,23 @@ def test_the_table_of_the_page_about_it(model, norms, distances, relative):
 
 @pytest.mark.slow
 def test_the_networks_to_be_watched_are_heat_and_a_wave(capsys, monkeypatch, tmp_path):
-    """What the page says of them; fewer epochs do, since any weights are of the same equation."""
+    """What the page says of them."""
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^pdecnn (train .*large_digits)$", PAGE.read_text(), re.MULTILINE)
     assert len(lines) == 2
     kept = {}
     for line in lines:
-        short = ("--quiet", "--set", "training.epochs=3")
-        assert call(capsys, monkeypatch, *line.split(), *short).code == 0
+        assert call(capsys, monkeypatch, *line.split(), "--quiet").code == 0
         run = f"runs/{line.split()[1]}-1"
-        assert pdecnn.evaluate(run)["accuracy"] > 0.3
+        assert pdecnn.evaluate(run)["accuracy"] > 0.8
         explorer = Explorer(open_subject(run, device="cpu"))
         found = [explorer.sample(str(sample)) for sample in range(4)]
         blocks = [block["energy"] for one in found for block in one["blocks"]]
         kept[line.split()[1]] = [[value / energy[0] for value in energy] for energy in blocks]
     assert all(min(wave) > 0.85 for wave in kept["second_order_large_digits"])
-    assert all(wave[-1] < 0.3 for wave in kept["parabolic_large_digits"])
-    assert all(heat == sorted(heat, reverse=True) for heat in kept["parabolic_large_digits"])
+    heats = kept["parabolic_large_digits"]
+    assert all(heat[-1] < 0.2 for heat in heats)
+    assert all(heat == sorted(heat, reverse=True) for heat in heats[::2])  # of block 0
 
 
 @pytest.mark.parametrize(
