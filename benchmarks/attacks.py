@@ -151,7 +151,7 @@ def page(rows: list[dict[str, Any]], environment: dict[str, Any]) -> str:
     largest = max(100 * (row["worst"] - row["momentum"][-1]) for row in rows)
     return "\n".join(
         [
-            "# Attacks",
+            f"# Attacks: within {largest:.1f} points of {RESTARTS} restarts with momentum",
             "",
             "How many of the 360 test images (%) of digits the demo's network still gets right",
             "(`hamiltonian_digits`, seed 0): under each attack of `pdecnn attack` at its defaults,",

@@ -62,19 +62,20 @@ def measure(dynamics: str, seed: int) -> dict[str, Any]:
 
 def page(runs: list[dict[str, Any]], environment: dict[str, Any], num_seeds: int) -> str:
     """The results as a page."""
-    rows = []
+    rows, means = [], []
     for dynamics in DYNAMICS:
         mine = [run for run in runs if run["dynamics"] == dynamics]
         accuracies = [100 * run["test_accuracy"] for run in mine]
         seconds = max(run["processor_seconds"] for run in mine)
+        means.append(statistics.mean(accuracies))
         each = ", ".join(f"{accuracy:.1f}" for accuracy in accuracies)
         rows.append(
-            f"| {dynamics} | {mine[0]['num_weights']:,} | {statistics.mean(accuracies):.2f} | "
+            f"| {dynamics} | {mine[0]['num_weights']:,} | {means[-1]:.2f} | "
             f"{each} | {seconds:.0f} s |"
         )
     return "\n".join(
         [
-            "# Digits",
+            f"# Digits: {min(means):.1f} to {max(means):.1f} %",
             "",
             "Test accuracy (%) of the `*_digits` recipes on the 360 held-out images, with the",
             "weights of the best validation accuracy, of equal ones those of the lower validation",

@@ -65,7 +65,7 @@ def figure_name(dataset: str) -> str:
 def multilevel_page(results: dict[str, Any]) -> str:
     """All results as a page."""
     lines = [
-        "# Multilevel",
+        f"# Multilevel{_headline(results)}",
         "",
         "Training from coarse to fine images beside training at full size, and networks",
         "coarsened to half the size after training. Written by `benchmarks.multilevel`; every",
@@ -82,6 +82,17 @@ def multilevel_page(results: dict[str, Any]) -> str:
         if dataset in results:
             lines += _section(dataset, results[dataset])
     return "\n".join(lines)
+
+
+def _headline(results: dict[str, Any]) -> str:
+    """What the digits' levels save, where they were measured."""
+    runs = results.get("digits", {}).get("runs", ())
+    levels = [run for run in runs if run["name"] != _SINGLE]
+    single = [run for run in runs if run["name"] == _SINGLE]
+    if not (levels and single):
+        return ""
+    saved = 1 - _mean(levels, "seconds") / _mean(single, "seconds")
+    return f": {saved:.0%} less time on the digits"
 
 
 def _ties(results: dict[str, Any]) -> str:

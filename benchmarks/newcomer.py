@@ -116,7 +116,7 @@ def page(result: dict[str, Any]) -> str:
     found = result["environment"]
     return "\n".join(
         [
-            "# A newcomer's path",
+            f"# A newcomer's path: {result['seconds_without_torch']:.0f} s, and torch",
             "",
             "From `git clone` to a trained network and its report, opened in a headless browser,",
             "in an empty folder. Written by `benchmarks/newcomer.py`; the aim is at most "

@@ -8,8 +8,13 @@ from pdecnn.reports.recorded import measured_on
 
 def page(result: dict[str, Any]) -> str:
     """All tables with what they were measured on."""
-    title = "# Scaling\n\nWritten by `benchmarks/scaling.py`; every repeat is in `scaling.json`.\n"
-    parts = [title]
+    headline = ""
+    if "steps" in result:
+        medians = [row["medians"] for row in result["steps"]["rows"]]
+        gains = [one["alone"] / one["together"] for one in medians]
+        headline = f": two processes, {min(gains):.1f} to {max(gains):.1f} times the speed of one"
+    written = "Written by `benchmarks/scaling.py`; every repeat is in `scaling.json`."
+    parts = [f"# Scaling{headline}\n\n{written}\n"]
     if "steps" in result:
         parts.append(steps_text(result["steps"]))
     parts.append(arithmetic_text(result["arithmetic"]))

@@ -9,9 +9,10 @@ def page(result: dict[str, Any]) -> str:
     """What was done, to what, and what came of it."""
     parts = {"faults": _faults, "fuzzing": _fuzzing, "numbers": _numbers}
     sections = [parts[name](result[name]) for name in parts if name in result]
+    headline = f": {len(result['faults']['faults'])} faults, the same bits" * ("faults" in result)
     return "\n".join(
         [
-            "# Soak",
+            f"# Soak{headline}",
             "",
             "What `make soak` did for a long time and what it came to; a part that does not hold",
             "writes nothing. Written by `benchmarks/soak.py`; everything is in `soak.json`. Other",

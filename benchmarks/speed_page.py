@@ -33,8 +33,7 @@ from pdecnn.runs.bench import CAPTURED
 FIGURE = "depth"
 """The file of the figure on the page, without its ending."""
 
-_INTRODUCTION = """# Speed and memory
-
+_INTRODUCTION = """
 Written by `python -m benchmarks.speed`; every repeat of every measurement is in `speed.json`. Times
 are medians over repeats in which what is compared was measured in turn, after a warm-up and with
 the device synchronised; their lowest and highest repeat stand beside them. All inputs are
@@ -60,13 +59,27 @@ def print_bench(result: dict[str, Any], console: Console | None = None) -> None:
 
 def bench_page(result: dict[str, Any]) -> str:
     """The result as Markdown."""
-    sections = [_INTRODUCTION]
+    sections = [f"# Speed and memory{_headline(result['parts'])}", _INTRODUCTION]
     for name, part in result["parts"].items():
         sections.append(f"## {_HEADINGS[name]}\n\n{describe_part(part)}\n")
         if name == "depth":
             sections.append(f"![Memory and time against the number of steps]({FIGURE}.png)\n")
         sections += [markdown_table(table) for table in bench_tables(name, part)]
     return "\n".join(sections)
+
+
+def _headline(parts: dict[str, Any]) -> str:
+    """How much more memory the most steps need than the fewest, run backwards."""
+    rows = [
+        row
+        for row in parts.get("depth", {}).get("memory_rows", ())
+        if (row["dynamics"], row["variant"], row["backprop"]) == ("hamiltonian", "eager", "exact")
+    ]
+    if not rows:
+        return ""
+    few, many = (take(rows, key=lambda row: row["num_steps"]) for take in (min, max))
+    factor = many["activation_bytes"] / few["activation_bytes"]
+    return f": {many['num_steps']:,} steps in {factor:.2f} times the memory of {few['num_steps']}"
 
 
 _HEADINGS = {

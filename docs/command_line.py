@@ -1,4 +1,4 @@
-"""The directive `commands`: every command and flag, from the program itself."""
+"""The directives `commands` and `settings`: flags and settings, from the program itself."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,8 @@ from sphinx.util.docutils import SphinxDirective
 from typer.main import get_command
 
 from pdecnn.cli import app
+from pdecnn.reports.terminal import setting_kind, value_text
+from pdecnn.runs.config import describe_settings
 
 
 def commands(command: click.Command, name: str = "pdecnn") -> Iterator[tuple[str, click.Command]]:
@@ -46,7 +48,25 @@ class Commands(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(text), allow_section_headings=True)
 
 
+class SettingsTable(SphinxDirective):
+    """A table for each group of settings, a line each."""
+
+    def run(self) -> list[nodes.Node]:
+        """Markdown of the settings, parsed."""
+        text, group = [], None
+        for key, found in describe_settings(None).items():
+            if (head := key.rpartition(".")[0]) != group:
+                group = head
+                text += ["", f"## {group or 'run'}", ""]
+                text += ["| setting | accepted | default | meaning |", "|---|---|---|---|"]
+            default = "must be set" if found["required"] else f"`{value_text(found['default'])}`"
+            cells = (f"`{key}`", setting_kind(found), default, found["meaning"])
+            text.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+        return self.parse_text_to_nodes("\n".join(text), allow_section_headings=True)
+
+
 def setup(app):
-    """Register the directive."""
+    """Register the directives."""
     app.add_directive("commands", Commands)
+    app.add_directive("settings", SettingsTable)
     return {"parallel_read_safe": True}

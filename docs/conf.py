@@ -89,6 +89,23 @@ def _escape(app, what, name, obj, options, lines):
     lines[:] = "".join(parts).split("\n")
 
 
+def _open_gallery(app, name, source):
+    """Links to examples, which lead somewhere in a repository browser, lead to their pages here."""
+    pages = re.sub(r"\]\((?:\.\./)*examples/(\w+)\.py\)", r"](/gallery/\1)", source[0])
+    source[0] = re.sub(r"\]\((?:\.\./)*examples\)", "](/gallery/index)", pages)
+
+
+def _figure_first(app, name, source):
+    """A page of the gallery begins with what its program draws."""
+    figure = re.search(r"^\.\. image-sg::.*\n(?:   :.*\n)+", source[0], flags=re.MULTILINE)
+    if name.startswith("gallery/") and figure:
+        without = source[0].replace(figure[0], "")
+        place = without.index(".. GENERATED FROM PYTHON SOURCE LINES")
+        source[0] = f"{without[:place]}{figure[0]}\n{without[place:]}"
+
+
 def setup(app):
-    """Connect what the docstrings need."""
+    """Connect what docstrings and pages need."""
     app.connect("autodoc-process-docstring", _escape)
+    app.connect("source-read", _open_gallery)
+    app.connect("source-read", _figure_first)

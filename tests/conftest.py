@@ -7,6 +7,7 @@ import torch
 from hypothesis import settings
 
 from tests.browser import browser as browser
+from tests.browser import firefox as firefox
 
 # One thread: quick on small tensors, and sums have one order, so that bits can be compared.
 torch.set_num_threads(1)

@@ -73,6 +73,9 @@ def main() -> None:
             page = opened(browser, {"width": 960, "height": 900}, scheme, STILL)
             still = Image.open(BytesIO(page.locator("body").screenshot())).convert("RGB")
             still.save(HERE / f"playground-{scheme}.webp", quality=80, method=6)
+            if scheme == "light":
+                grey = still.convert("L").convert("RGB")
+                grey.save(HERE / "playground-grey.webp", quality=60, method=6)
         record(browser)
         browser.close()
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/how-to/report.md: the report of some runs, in Chromium.
+"""The pictures of docs/how-to/report.md, and a grey one: the report of some runs, in Chromium.
 
 pdecnn report runs/hamiltonian runs/parabolic runs/resnet -o report.html
 python docs/images/draw_report.py report.html
@@ -25,6 +25,8 @@ def save(browser: Browser, report: Path, scheme: Literal["light", "dark"], parts
     clip: FloatRect = {"x": 0, "y": max(start, 0), "width": WIDTH, "height": end - max(start, 0)}
     image = Image.open(BytesIO(page.screenshot(clip=clip))).convert("RGB")
     image.save(HERE / f"report-{scheme}.webp", quality=80, method=6)
+    if scheme == "light":
+        image.convert("L").convert("RGB").save(HERE / "report-grey.webp", quality=60, method=6)
 
 
 def main() -> None:

@@ -1,8 +1,10 @@
 """What counts as a number in a setting: no text, no truth value, no NaN; numpy's will do."""
 
+from collections.abc import Callable
+from functools import wraps
 from math import inf, isfinite
 from numbers import Integral, Real
-from typing import TypeGuard
+from typing import ParamSpec, TypeGuard, TypeVar
 
 from pdecnn.errors import ConfigError
 
@@ -10,6 +12,29 @@ LARGEST_COUNT = 2**31 - 1
 """JSON has no limit, sizes of tensors do."""
 LARGEST_NUMBER = (2 - 2**-23) * 2.0**127
 """Of float32: torch refuses to multiply a tensor of it by more."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def formerly(
+    **successors: str,
+) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Arguments that a function had in 0.1, and what to pass since 0.2: a TypeError says so."""
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        @wraps(function)
+        def checked(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+            for name in successors.keys() & named.keys():
+                raise TypeError(
+                    f"{function.__qualname__} has no argument {name!r} since 0.2: "
+                    f"{successors[name]}"
+                )
+            return function(*arguments, **named)
+
+        return checked
+
+    return decorate
 
 
 def is_finite_number(value: object) -> TypeGuard[float]:

@@ -25,6 +25,7 @@ PAGES = {
     for path in [*ROOT.glob("[RC]*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
     if not {"results", "gallery", "_build"} & set(path.relative_to(ROOT).parts)
 }
+RESULTS = {str(path.relative_to(ROOT)): path for path in (ROOT / "docs" / "results").glob("*.md")}
 # What cannot run here, by how it begins, and why. Its flags are checked all the same.
 NOT_RUN = {
     "pdecnn explore": "serves a page until it is stopped; tests/explorer runs it in a browser",
@@ -85,6 +86,8 @@ def short_recipe(name, original=pdecnn.recipe):
     if config.data.name == "segmented":
         changes |= {"data.repeats": 2, "network.hidden_channels": 4, "network.num_steps": 1}
         changes["data.patch"] = 8
+    if "large" in name:
+        changes["network.num_steps"] = 2
     if config.data.name == "digits":
         changes["data.fraction"] = 0.1
     if config.training.level_epochs is not None:
@@ -249,9 +252,26 @@ def test_pages_that_include_a_file_of_the_root_follow_its_links():
                 assert ":relative-docs: docs" in options, name
 
 
+def test_links_lead_to_files_of_the_repository():
+    """Where pages are read in a repository browser, as on the built pages."""
+    found = 0
+    for name, path in (PAGES | RESULTS).items():
+        text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for markdown, html in re.findall(r"\]\(([^)\s]+)\)|(?:href|src)=\"([^\"]+)\"", text):
+            target = (markdown or html).split("#")[0]
+            if target and "://" not in target:
+                assert (path.parent / target).exists(), (name, target)
+                found += 1
+    assert found > 150
+
+
+def test_pages_of_results_are_named_by_a_number():
+    for name, path in RESULTS.items():
+        assert re.match(r"# .*\d", path.read_text()) or path.name == "index.md", name
+
+
 def test_no_line_is_taken_for_a_comment():
     """A line that begins with % is not shown."""
-    results = {str(path): path for path in (ROOT / "docs" / "results").glob("*.md")}
-    for name, path in (PAGES | results).items():
+    for name, path in (PAGES | RESULTS).items():
         text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
         assert not re.search(r"^%", text, flags=re.MULTILINE), name

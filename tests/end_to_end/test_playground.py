@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.browser import watched_page
+from tests.browser import findings, watched_page
 from tests.explorers import png
 
 PAGE = Path(__file__).parents[2] / "docs" / "playground.html"
@@ -308,6 +308,12 @@ def test_text_has_enough_contrast(browser, scheme):
 def test_no_screen_needs_sideways_scrolling(browser, width):
     with opened(browser, "#out=120&at=3", viewport={"width": width, "height": 740}) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_has_nothing_to_say(browser, scheme):
+    with opened(browser, "#out=120&at=3", color_scheme=scheme) as page:
+        assert findings(page) == []
 
 
 def test_its_recording_is_small_enough_for_the_readme():

@@ -14,7 +14,7 @@ import pytest
 import pdecnn
 from pdecnn.reports.page import write_page
 from pdecnn.reports.page_runs import read_page_runs
-from tests.browser import watched_page
+from tests.browser import findings, watched_page
 from tests.end_to_end.test_own_data import write_example
 from tests.pages import Page
 from tests.ranks import run_forks
@@ -108,6 +108,14 @@ def test_grey_tells_the_kinds_of_terms_apart(browser, pages):
             )
             assert len(greys) == 5
             assert all(later - earlier > 15 for earlier, later in pairwise(greys)), scheme
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("two", "light"), ("three", "dark")])
+def test_axe_has_nothing_to_say(browser, pages, name, scheme):
+    with watched_page(browser, color_scheme=scheme) as page:
+        page.goto(pages[name].as_uri())
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert findings(page) == []
 
 
 def test_the_command_writes_that_page(run_command, runs, pages, tmp_path, monkeypatch):

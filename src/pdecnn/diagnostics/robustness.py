@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pdecnn.checks import check_count, check_number
+from pdecnn.checks import check_count, check_number, formerly
 from pdecnn.diagnostics.attacks import (
     DLR_CLASSES,
     PIXELS,
@@ -87,6 +87,7 @@ class Robustness:
         }
 
 
+@formerly(attacks="pass methods", pgd_config="pass restarts, num_steps and seed")
 def measure_robustness(
     classifier: nn.Module,
     images: Tensor,

@@ -34,8 +34,9 @@ from pdecnn.explorer.subject import Subject
 from pdecnn.networks.config import CLOSINGS, STABLE
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import SUBJECTS
-from pdecnn.pde.facts import HEAT
+from pdecnn.pde.facts import HEAT, declared
 from pdecnn.pde.integrators import State
+from pdecnn.pde.layers import AbstractLayer
 
 NUM_EXAMPLES = 12
 MOST_NOISE = 2.0
@@ -75,7 +76,8 @@ class Inputs:
 
     def stands_in(self, sample: str) -> bool:
         """Whether it is a photograph of something that no class is for."""
-        return self.subject.test is None and sample not in self._uploads
+        missing = self.subject.test is None and sample not in self._uploads
+        return missing and self.label(sample) is None
 
     def pixels(self, sample: str, amount: float = 0.0) -> Tensor:
         """A sample in [0, 1] or its own units, with noise of `amount` times its deviation."""
@@ -141,6 +143,8 @@ class Explorer:
         return {
             "name": subject.name,
             "equation": _equation(self.blocks),
+            "formula": _formula(self.blocks[0]),
+            "in_channels": config.in_channels,
             "symbol": features_symbol(self.blocks[0]),
             "num_weights": subject.network.num_weights,
             "class_names": subject.class_names,
@@ -161,6 +165,7 @@ class Explorer:
             "wanted": self.inputs.wanted(sample),
             "blocks": [
                 {
+                    "channels": features.shape[1],
                     "size": list(features.shape[2:]),
                     "roughness": roughness(trajectory.features(block, index)),
                     **(
@@ -325,6 +330,7 @@ def describe(explorers: Sequence[Explorer]) -> dict[str, Any]:
 def _describe_block(block: Block) -> dict[str, Any]:
     return {
         "integrator": block.integrator.name,
+        "title": block.integrator.title,
         "num_steps": block.num_steps,
         "times": block_times(block),
         "reversible": block.integrator.reversible,
@@ -350,6 +356,22 @@ def _equation(blocks: list[Block]) -> str:
         else "A partial differential equation that its integrator does not declare"
     )
     return f"{kind}, and every step can be undone." if reversible else f"{kind}."
+
+
+def _formula(block: Block) -> str | None:
+    """The PDE in symbols, where layers and method declare theirs (eqs. 5, 10, 11)."""
+    layer, equations = block.layers[0], block.integrator.equations
+    if not isinstance(layer, AbstractLayer) or len(equations) != block.integrator.layers_per_step:
+        return None
+    symmetric = declared(type(layer), "symmetric")
+    if symmetric is None:
+        return None
+    written = []
+    for one in equations:
+        power, sign = "" if one.order == 1 else "²", "−" if one.sign < 0 else ""  # noqa: RUF001
+        written.append(f"∂ₜ{power}{one.unknown} = {sign}F({one.argument})")
+    force = "−Kᵀσ(N(KY))" if symmetric else "K₂σ(N(K₁Y))"  # noqa: RUF001
+    return f"{', '.join(written)}, with F(Y) = {force}, σ = {layer.activation.name}"  # noqa: RUF001
 
 
 # What may be asked, and how a request's fields become arguments.

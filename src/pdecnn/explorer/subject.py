@@ -21,8 +21,9 @@ from pdecnn.runs.preparation import make_run_task, read_splits
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import Run, is_run
 
-PHOTOGRAPHS = ("flower.jpg", "china.jpg")
-"""Of scikit-learn: to begin with where there are no test images."""
+PHOTOGRAPHS = {"cat.png": "cat", "flower.jpg": None, "china.jpg": None}
+"""To begin with where there are no test images, and of which class each is. The cat is Chelsea of
+scikit-image, by Stefan van der Walt, CC0, in 32 x 32 pixels; the others are scikit-learn's."""
 _PHOTOGRAPHS_AS = (1, 3)
 MOST_OF_FIELDS = {1: 4096, 2: 192, 3: 48}
 """Points an axis, of which the middle ones are taken where each has an answer."""
@@ -58,8 +59,10 @@ class Subject:
     def pixels(self, index: int) -> Tensor:
         """A sample, (channels, *spatial)."""
         if self.test is None:
-            folder = resources.files("sklearn.datasets.images")
-            return self.read((folder / PHOTOGRAPHS[index]).read_bytes(), PHOTOGRAPHS[index])
+            name = list(PHOTOGRAPHS)[index]
+            own = PHOTOGRAPHS[name] is not None
+            folder = resources.files("pdecnn.explorer" if own else "sklearn.datasets.images")
+            return self.read((folder / name).read_bytes(), name)
         if self.test.sizes is not None:
             return self._middle(self.test.picture(index))
         return self.test.images[index : index + 1][0]
@@ -81,7 +84,10 @@ class Subject:
         """Its class, where that is known."""
         if self.network.config.is_field:
             return None
-        return None if self.test is None else self.test.class_names[int(self.test.labels[index])]
+        if self.test is not None:
+            return self.test.class_names[int(self.test.labels[index])]
+        found = list(PHOTOGRAPHS.values())[index]
+        return found if found in self.class_names else None
 
     def read(self, content: bytes, name: str) -> Tensor:
         """The content of an image file as an input of the network."""
@@ -150,13 +156,11 @@ def _read_test(
             optional and network.config.in_channels in _PHOTOGRAPHS_AS and _takes_images(network)
         ):
             raise
-        meant = (
-            "These photographs are of none of the network's classes, so that no prediction is "
-            "shown for them. "
-            if task.has_classes
-            else "These photographs stand in for test images. "
+        meant = "; those of none of the network's classes get no prediction"
+        return None, (
+            f"{_own_images(config, error)}. These are other pictures"
+            f"{meant if task.has_classes else ''}."
         )
-        return None, f"{meant}{_own_images(config, error)}."
     return test, None
 
 
@@ -164,7 +168,9 @@ def _own_images(config: DataConfig, error: DataError) -> str:
     if config.name not in PUBLISHED:
         return f"Its own images need --data DIR ({error})"
     title = PUBLISHED[config.name][0].title
-    return f"{title}'s own need --data DIR; `pdecnn data download {config.name}` fetches them"
+    return (
+        f"{title}'s own images need --data DIR; `pdecnn data download {config.name}` fetches them"
+    )
 
 
 def _takes_images(network: Network) -> bool:

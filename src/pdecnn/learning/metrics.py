@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pdecnn.checks import formerly
 from pdecnn.data.image_set import ImageSet, StoredImages, image_batches
 from pdecnn.data.split import evaluation_batches
 from pdecnn.errors import DataError, unknown_name
@@ -128,6 +129,7 @@ def class_scores(
     return torch.cat(parts)
 
 
+@formerly(ranks="leave it out")
 def evaluate_network(
     network: Network,
     image_set: ImageSet,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from pdecnn.checks import check_number
+from pdecnn.checks import check_number, formerly
 from pdecnn.errors import ConfigError
 from pdecnn.learning.training_config import OptimizerConfig
 from pdecnn.learning.update_rules import RULES, State
@@ -29,6 +29,7 @@ class ProjectedSGD(torch.optim.Optimizer):
     moving average of the config is not its business: see `MovingAverage`.
     """
 
+    @formerly(network="pass module")
     def __init__(
         self, module: nn.Module, *, learning_rate: float, config: OptimizerConfig | None = None
     ) -> None:

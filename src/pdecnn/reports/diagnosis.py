@@ -37,6 +37,7 @@ _ENERGIES = {
 }
 _MOST_STEPS = 12
 _ROUNDING = 1e-12
+_TELLING = 1e6  # of a larger bound no image has a radius that anyone could see
 
 
 def lipschitz_words(found: Diagnosis) -> str:
@@ -44,9 +45,10 @@ def lipschitz_words(found: Diagnosis) -> str:
     if found.lipschitz is None:
         reason = "" if found.lipschitz_missing is None else f": {found.lipschitz_missing}"
         return f"By how much the network expands distances at most, L, is not known{reason}"
+    vain = ", a bound too large to prove anything" if found.lipschitz > _TELLING else ""
     return (
         f"The network expands distances at most L = {found.lipschitz:.6g}-fold, from the input to "
-        f"the classifier{largest_factor_words(found.factors)}"
+        f"the classifier{vain}{largest_factor_words(found.factors)}"
     )
 
 

@@ -100,7 +100,7 @@ def numbered(row: Sequence[object]) -> list[tuple[int, object]]:
 
 def scrolling(inner: Markup, label: str) -> Markup:
     """A box that can be scrolled sideways, by the keyboard too."""
-    return tag("div", inner, class_="scroll", role="region", aria_label=label, tabindex="0")
+    return tag("div", inner, class_="scroll", role="group", aria_label=label, tabindex="0")
 
 
 def details(title: object, *content: object) -> Markup:

@@ -29,6 +29,7 @@ from pdecnn.version import __version__
 
 log = logging.getLogger(__name__)
 SUFFIXES = (".html", ".htm")
+_TRAIN = "pdecnn train hamiltonian_images --data FOLDER"
 _ICON = "data:image/svg+xml," + (
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M1 8q3.5-9 7 0t7 "
     "0' fill='none' stroke='%23E8850C' stroke-width='2'/%3E%3C/svg%3E"
@@ -136,7 +137,11 @@ def make_document(runs: Sequence[Shown], parts: Sequence[Part]) -> str:
         tag("a", "Skip to the results", href="#content", class_="skip"),
         _header(runs, parts),
         tag("main", _sections(parts), id="content", tabindex="-1"),
-        tag("footer", tag("p", f"Made by pdecnn {__version__} from the run directories.")),
+        tag(
+            "footer",
+            tag("p", f"Made by pdecnn {__version__} from the run directories."),
+            tag("p", "To train on a folder of yours, one subfolder a class: ", tag("code", _TRAIN)),
+        ),
         tag("script", Markup(script)),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"

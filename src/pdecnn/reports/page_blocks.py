@@ -114,7 +114,7 @@ def _tables(diagnosis: Diagnosis) -> list[Markup]:
     return [
         tag(
             "div",
-            tag("h4", title),
+            tag("h3", title),
             rich_to_html(rows, title),
             [tag("p", line, class_="note") for line in note.split("\n")],
         )
@@ -144,7 +144,7 @@ def _verdict(index: int, found: BlockDiagnosis) -> Markup:
     ]
     return tag(
         "section",
-        tag("h4", f"Block {index} ", _badge(verdict.name)),
+        tag("h3", f"Block {index} ", _badge(verdict.name)),
         tag("p", f"{found.channels} channels of {size}, {found.block.num_steps} steps."),
         tag("p", f"{verdict.theorem[0].upper()}{verdict.theorem[1:]}: {verdict.reason}."),
         None if verdict.remedy is None else tag("p", f"What to do: {verdict.remedy}."),
@@ -304,7 +304,7 @@ def _coefficients(index: int, found: BlockDiagnosis) -> Markup:
     ]
     return tag(
         "section",
-        tag("h4", f"Block {index}"),
+        tag("h3", f"Block {index}"),
         tag("ul", bars, class_="shares") if bars else None,
         _terms(index, found),
         _strongest(index, found),
@@ -347,7 +347,7 @@ def _strongest(index: int, found: BlockDiagnosis) -> Markup:
     caption = f"Largest terms in step 0 of block {index}"
     return tag(
         "div",
-        tag("h5", caption),
+        tag("h4", caption),
         table(("operator", "channels", "term", "part"), rows, num_names=2, caption=caption),
     )
 

@@ -284,7 +284,7 @@ def _commonest(counts: NDArray[np.int64], names: list[str]) -> Markup:
     header = ("true class", "taken for", "number", "of the class")
     return tag(
         "div",
-        tag("h4", "Commonest errors"),
+        tag("h3", "Commonest errors"),
         table(header, rows, num_names=2, caption="Commonest errors", class_="listed"),
     )
 

@@ -283,7 +283,7 @@ def _grouped(header: list[str], rows: list[tuple[str, list[Any]]]) -> Iterator[M
     for group in ("", *GROUPS):
         chosen = [row for row in rows if row[0].rpartition(".")[0] == group]
         title = group.capitalize() or "Run"
-        yield tag("div", tag("h4", title), _table(header, chosen, title), class_="group")
+        yield tag("div", tag("h3", title), _table(header, chosen, title), class_="group")
 
 
 def _table(header: list[str], rows: list[tuple[str, list[Any]]], caption: str) -> Markup:

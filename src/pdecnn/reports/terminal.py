@@ -289,19 +289,24 @@ def print_settings(found: dict[str, dict[str, Any]]) -> None:
     """Each setting with its type, range and default, and below what it means."""
     console = make_console()
     for key, row in found.items():
-        names = row["range"] if isinstance(row["range"], list) else None
-        kind = row["type"] if names is None else f"{row['type']}: {', '.join(names)}"
-        kind += f" in {row['range']}" if isinstance(row["range"], str) else ""
-        default = "no default" if row["required"] else f"default {_value_text(row['default'])}"
-        value = f" = {_value_text(row['value'])}" if "value" in row else ""
+        default = "no default" if row["required"] else f"default {value_text(row['default'])}"
+        value = f" = {value_text(row['value'])}" if "value" in row else ""
         console.print(f"{key}{value}", style="bold", soft_wrap=True)
-        for text in (f"{kind}; {default}", row["meaning"]):
+        for text in (f"{setting_kind(row)}; {default}", row["meaning"]):
             console.print(indent(fill(text, console.width - 4), "    "), soft_wrap=True)
 
 
-def _value_text(value: Any) -> str:
+def setting_kind(row: dict[str, Any]) -> str:
+    """What a setting takes: its type, and the words or the range allowed."""
+    if isinstance(row["range"], list):
+        return f"{row['type']}: {', '.join(row['range'])}"
+    return f"{row['type']} in {row['range']}" if row["range"] else str(row["type"])
+
+
+def value_text(value: Any) -> str:
+    """A value as `--set` takes it."""
     if isinstance(value, list):
-        return ",".join(map(_value_text, value)) or "none"
+        return ",".join(map(value_text, value)) or "none"
     return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 

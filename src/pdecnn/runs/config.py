@@ -76,7 +76,7 @@ class DataConfig(Settings):
         "Whether data of one's own stays on the disk, read as it is needed; None: if it is large.",
     )
     size: int | None = setting(
-        None, "The side images are resized to; None: as they come.", "[1, inf)"
+        None, "The side images or digits are resized to; None: as they come.", "[1, inf)"
     )
     fraction: float = setting(
         1.0, "The share of the training images that is used, class-balanced.", "(0, 1]"
@@ -201,9 +201,11 @@ class DataConfig(Settings):
 
     def check_together(self) -> None:
         """Refuse a size that images cannot have, and what would be ignored."""
-        if self.name == "images" and self.size is not None and self.size**2 > MAX_PIXELS:
+        sized = self.name in ("images", "digits")
+        if sized and self.size is not None and self.size**2 > MAX_PIXELS:
             raise ConfigError(
-                f"data.size must be at most {isqrt(MAX_PIXELS):,} for images, found {self.size:,}"
+                f"data.size must be at most {isqrt(MAX_PIXELS):,} for {self.name}, found "
+                f"{self.size:,}"
             )
         if self.name == "images" and self.size is None:
             raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")

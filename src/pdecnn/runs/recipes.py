@@ -30,6 +30,31 @@ def digits(dynamics: str) -> RunConfig:
     )
 
 
+def large_digits(dynamics: str) -> RunConfig:
+    """To watch in the explorer: digits of 32 x 32 pixels, many small steps, constant weights.
+
+    As the equations have it, without normalisation and with an odd activation, so that heat is
+    seen to spread and waves to travel and return.
+    """
+    small = digits(dynamics)
+    network = replace(
+        small.network,
+        channels=(8, 16, 32),
+        num_steps=(12, 6),
+        step_size=0.25,
+        activation="tanh",
+        normalization="none",
+        share_weights=True,
+    )
+    training = _muon_alone(6, batch_size=32, rate=1e-2, warmup=0.05)
+    return RunConfig(
+        recipe=f"{dynamics}_large_digits",
+        network=network,
+        data=replace(small.data, size=32),
+        training=replace(training, num_threads=1),
+    )
+
+
 def stl10(dynamics: str) -> RunConfig:
     """The STL-10 column of Table 1; smoothness and decay as in the authors' code.
 
@@ -425,7 +450,7 @@ RECIPES |= {
 }
 RECIPES |= {
     f"{dynamics}_{function.__name__}": (function, dynamics)
-    for function in (denoising, sounds, segmentation, segmentation_volumes)
+    for function in (denoising, sounds, segmentation, segmentation_volumes, large_digits)
     for dynamics in ("parabolic", "hamiltonian", "second_order")
 }
 

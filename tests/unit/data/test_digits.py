@@ -49,3 +49,13 @@ def test_the_test_set_never_moves(digits):
     assert hashlib.sha256(content).hexdigest() == (
         "7eab3c9bc6f34ed13642ca94490c80a55ece8b998c68cc0c50911a8b77b60e35"
     )
+
+
+def test_a_size_enlarges_them_and_moves_none(digits):
+    large = read_digits(size=32)
+    assert large.train.size == (32, 32)
+    assert torch.equal(large.test.labels, digits.test.labels)
+    back = torch.nn.functional.avg_pool2d(large.test.images.float(), 4)
+    assert (back - digits.test.images).abs().mean() < 20
+    assert large.test.images.max() == 255
+    assert torch.equal(read_digits(size=8).test.images, digits.test.images)

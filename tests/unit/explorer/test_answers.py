@@ -68,9 +68,14 @@ def test_the_description(explorer):
     assert found["class_names"] == CLASS_NAMES
     assert found["num_weights"] == explorer.subject.network.num_weights > 0
     assert not found["never_expands"]
-    assert found["blocks"] == [
-        {"integrator": "verlet", "num_steps": 3, "times": [0.0, 0.5, 1.0, 1.5], "reversible": True}
-    ] * len(explorer.blocks)
+    block = {"integrator": "verlet", "title": "Verlet", "num_steps": 3, "reversible": True}
+    assert found["blocks"] == [block | {"times": [0.0, 0.5, 1.0, 1.5]}] * len(explorer.blocks)
+    force = "F(Y) = −Kᵀσ(N(KY)), σ = relu"  # noqa: RUF001
+    assert found["formula"] == f"∂ₜY = F(Z), ∂ₜZ = −F(Y), with {force}"  # noqa: RUF001
+    second_order = Explorer(make_subject("second_order")).describe()["formula"]
+    assert second_order == f"∂ₜ²Y = F(Y), with {force}"
+    residual = Explorer(make_subject("resnet")).describe()["formula"]
+    assert "F(Y) = K₂σ(N(K₁Y))" in residual  # noqa: RUF001
     whole = describe([explorer])
     assert whole["networks"] == [found]
     # One of each class, then the others.

@@ -37,8 +37,9 @@ def test_there_is_a_recipe_for_every_dynamics_and_data_set():
         for s in ("segmentation", "segmentation_volumes")
         if d != "resnet"
     ]
+    large = [f"{d}_large_digits" for d in DYNAMICS if d != "resnet"]
     assert list_recipes() == sorted(
-        [*plain, *own, *multilevel, *stable, *tuned, *denoising, *sounds, *segmenting]
+        [*plain, *own, *multilevel, *stable, *tuned, *denoising, *sounds, *segmenting, *large]
     )
     assert list_recipes("*_stl10") == [f"{dynamics}_stl10" for dynamics in DYNAMICS]
     assert list_recipes("nothing*") == []
@@ -100,7 +101,19 @@ def test_multilevel_recipes_are_the_plain_ones_in_levels():
         assert final_time == (1 if data_set == "digits" else 3)
 
 
-@pytest.mark.parametrize("name", [n for n in list_recipes() if not n.endswith("_multilevel")])
+def test_large_digits_take_many_small_steps_with_constant_weights():
+    for name in list_recipes("*_large_digits"):
+        config = recipe(name)
+        assert config.data == replace(recipe("hamiltonian_digits").data, size=32)
+        assert min(config.network.num_steps) >= 6
+        assert config.network.step_size == 0.25
+        assert config.network.share_weights
+        assert config.network.normalization == "none"
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in list_recipes() if not n.endswith(("_multilevel", "_large_digits"))]
+)
 def test_a_recipe_trains_the_model_of_its_name(name):
     config = recipe(name)
     assert config.recipe == name

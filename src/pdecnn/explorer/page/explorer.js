@@ -97,6 +97,7 @@ class Network {
     const noisy = facts.symbol.replace(/[YZ]/g, "$&\u0303");
     this.at("name").textContent = `${facts.name}: ${facts.blocks.length} blocks, ${facts.num_weights.toLocaleString("en")} weights`;
     this.at("equation").textContent = facts.equation;
+    this.at("formula").textContent = facts.formula ?? "";
     this.at("norm-key").textContent = this.at("relative-key").textContent = `|${facts.symbol}|`;
     this.at("distance-key").textContent = `|${facts.symbol} − ${noisy}|`;
     this.loadFrame = latest(() => this.#loadFrame());
@@ -166,7 +167,34 @@ class Network {
     // Of another network only where it is somewhere else.
     this.at("where").textContent = text;
     this.at("where").hidden = text === at("moment").textContent;
-    if (this.sample) this.showCurves();
+    if (!this.sample) return;
+    this.showDiagram();
+    this.showCurves();
+  }
+
+  // What the network is made of, the block filled as far as the picture has come.
+  showDiagram() {
+    const { block, step } = this.moment;
+    const { facts, sample } = this;
+    const station = (name, ...lines) => {
+      const made = document.createElement("li");
+      const title = document.createElement("strong");
+      title.textContent = name;
+      made.append(title, ...lines.map((line) => Object.assign(document.createElement("span"), { textContent: line })));
+      return made;
+    };
+    const blocks = facts.blocks.map(({ title, num_steps, times }, k) => {
+      const { channels, size } = sample.blocks[k];
+      const steps = `${num_steps} ${num_steps === 1 ? "step" : "steps"} to T = ${tidy(times.at(-1))}`;
+      const made = station(`block ${k}`, `${channels} × ${size.join(" × ")}`, steps, title);
+      const share = k < block ? 1 : k > block ? 0 : step / num_steps;
+      made.style.setProperty("--share", `${100 * share}%`);
+      if (k === block) made.setAttribute("aria-current", "step");
+      return made;
+    });
+    const input = station("input", `${facts.in_channels} × ${sample.picture.shape.slice(1).join(" × ")}`);
+    const classes = station("classes", String(facts.class_names.length));
+    this.at("diagram").replaceChildren(input, ...blocks, classes);
   }
 
   showFrame() {
@@ -205,7 +233,7 @@ class Network {
 
   showBars() {
     const { probabilities, label } = this.sample;
-    this.at("bars").hidden = this.at("bars-key").hidden = !probabilities;
+    this.at("prediction").hidden = !probabilities;
     if (probabilities) drawBars(this.at("bars"), this.facts.class_names, probabilities, this.noise?.probabilities, label);
     this.showField();
   }
