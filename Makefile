@@ -10,6 +10,8 @@ PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
 # A process for each core. Tests that share what they prepare stay together, but for those that an
 # idle process takes from a busy one.
 SIDE_BY_SIDE := --numprocesses auto --dist worksteal
+# Else every test process would rewrite all assertions anew, for some 5 s.
+unexport PYTHONDONTWRITEBYTECODE
 # What depends on how a processor's kernels round: gradients, reversal, training, earlier scores.
 ROUNDING := tests/gradients tests/unit/pde tests/unit/fast tests/unit/networks/test_reversal.py \
   tests/unit/learning/test_guard.py tests/end_to_end/test_earlier_versions.py \
