@@ -7,14 +7,17 @@ RUNTIME_INSTALLED := $(VENV)/.runtime-installed
 INSTALLED := $(VENV)/.installed
 DOCS_INSTALLED := $(VENV)/.docs-installed
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
-# A process for each core; the tests of a file share what they prepare.
-SIDE_BY_SIDE := --numprocesses auto --dist loadfile
+# A process for each core. Tests that share what they prepare stay together, but for those that an
+# idle process takes from a busy one.
+SIDE_BY_SIDE := --numprocesses auto --dist worksteal
+# Else every test process would rewrite all assertions anew, for some 5 s.
+unexport PYTHONDONTWRITEBYTECODE
 # What depends on how a processor's kernels round: gradients, reversal, training, earlier scores.
 ROUNDING := tests/gradients tests/unit/pde tests/unit/fast tests/unit/networks/test_reversal.py \
   tests/unit/learning/test_guard.py tests/end_to_end/test_earlier_versions.py \
   --ignore tests/gradients/test_memory.py
 
-.PHONY: install lock demo test test-slow test-isa soak mutants check docs format clean
+.PHONY: install lock demo test test-slow test-isa test-avx2 test-plain soak mutants check docs wheel format clean
 
 install: $(INSTALLED)
 
@@ -58,11 +61,15 @@ test: $(INSTALLED)
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m "slow and not gpu" --durations 40 $(SIDE_BY_SIDE)
 
-# As on processors without AVX-512, and without AVX2.
-test-isa: $(INSTALLED)
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
-	  $(BIN)/python -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE) $(ROUNDING)
-	ATEN_CPU_CAPABILITY=default $(BIN)/python -m pytest -m "not slow and not gpu" $(SIDE_BY_SIDE) $(ROUNDING)
+# As on processors without AVX-512, and without AVX2: one process each, both at once with -j2.
+test-isa: test-avx2 test-plain
+
+test-avx2: export ATEN_CPU_CAPABILITY := avx2
+test-avx2: export ONEDNN_MAX_CPU_ISA := AVX2
+test-avx2: export MKL_ENABLE_INSTRUCTIONS := AVX2
+test-plain: export ATEN_CPU_CAPABILITY := default
+test-avx2 test-plain: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not slow and not gpu" -q $(ROUNDING)
 
 # Faults, hostile files and long trainings: about half an hour; writes docs/results/soak.md.
 soak: $(INSTALLED)
@@ -81,6 +88,10 @@ check: $(INSTALLED)
 docs: $(DOCS_INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build/html
 	@echo open docs/_build/html/index.html
+
+# What users install, in an empty environment of its own.
+wheel:
+	.ci/wheel
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

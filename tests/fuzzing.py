@@ -19,9 +19,11 @@ from pathlib import Path
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from tests.forks import Fork
 from tests.fuzz_inputs import FORMATS, PLAIN, changed, inputs
 from tests.fuzz_parsers import all_parsers
 from tests.outside import Surroundings, watch
+from tests.runs import finish
 
 BATCH = 500
 LONGEST_SECONDS = 100
@@ -172,15 +174,15 @@ def fuzz_apart(number, root):
     """The same in another process, with surroundings that must not change."""
     surroundings = Surroundings(Path(root))
     before = surroundings.snapshot()
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzzing", str(number)],
+    process = Fork(
+        [sys.executable, "-c", "from tests.fuzzing import main; main()", str(number)],
         cwd=surroundings.work,
         env=surroundings.variables,
         stdout=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    assert done.returncode == 0, f"the process ended with {done.returncode}\n{done.stdout}"
+    done = finish(process, timeout=None)
+    assert done.code == 0, f"the process ended with {done.code}\n{done.stdout}"
     assert surroundings.snapshot(leave_out=[surroundings.work / ".hypothesis"]) == before
     return json.loads(done.stdout)
 

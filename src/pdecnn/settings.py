@@ -29,6 +29,12 @@ def setting(
     return field(default=default, metadata={"meaning": meaning, "allowed": allowed, "kind": kind})
 
 
+def same_setting(declared: "type[Settings]", name: str) -> Any:
+    """A field that another class of settings has declared, and that it has to agree with."""
+    entry = next(entry for entry in _fields(declared) if entry.name == name)
+    return field(default=entry.default, metadata=entry.metadata)
+
+
 class Settings:
     """The base of dataclasses of settings: every value is checked, and stored as Python's own."""
 

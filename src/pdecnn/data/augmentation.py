@@ -114,29 +114,29 @@ class Augmentation(Settings):
     )
     padding: float = setting(
         1 / 16,
-        "Pixels added on each side before the crop, as a fraction of the size of that axis.",
+        "The share of the size that is padded on each side before cropping back at random.",
         "[0, 0.5]",
     )
     padding_mode: str = setting(
         "zero",
-        "What is added: zeros, or the image mirrored at its border ('reflect').",
+        "What images are padded with: zeros, or their mirror image ('reflect').",
         PADDING_MODES,
     )
     cutout: int = setting(
         0,
-        "The side of a square around a random pixel in which the image is set to zero, its mean; "
-        "0: none.",
+        "The side of a square around a random pixel that is cut out of images, as the network "
+        "sees them; 0: none.",
         "[0, inf)",
     )
     trivial_augment: bool = setting(
         False,
-        "One of 14 changes of colour or geometry at a random strength (TrivialAugment, in the "
-        "ranges of RandAugment); for colour images of bytes.",
+        "Whether every image is changed in one of 14 ways at a random strength: colour, contrast, "
+        "turned, sheared and so on (TrivialAugment); for colour images.",
     )
     speed: tuple[float, ...] | None = setting(
         None,
-        "The range of the factors by which sounds are played faster, their pitch with them; None: "
-        "as they are.",
+        "The range of the factors by which sounds are played faster, their pitch with them, such "
+        "as [0.85, 1.15]; None: as they are.",
         "[0.5, 2]",
     )
     gain: float = setting(

@@ -63,6 +63,24 @@ def test_an_example_depends_on_seed_epoch_and_place_alone():
         assert not torch.equal(noisy, changed)
 
 
+def test_another_epoch_or_seed_has_other_crops_and_other_noise_on_each_example():
+    pictures = make_pictures()
+    patches = make_patches(noise=(25.0, 25.0))
+
+    def example(**place):
+        noisy, clean = patches.examples(
+            pictures, torch.arange(30), lambda pixels: pixels / 255, **place
+        )
+        return clean, noisy - clean
+
+    crops, noise = example(seed=3, epoch=2)
+    for other in ({"seed": 4, "epoch": 2}, {"seed": 3, "epoch": 3}):
+        other_crops, other_noise = example(**other)
+        assert not torch.equal(crops, other_crops)
+        together = (noise * other_noise).flatten(1).mean(1) * (255 / 25) ** 2
+        assert together.abs().max() < 0.8  # 1 for the same noise, else 0 give or take 1/6
+
+
 def test_noise_is_normal_and_has_its_level():
     pictures, patches = make_pictures(), make_patches(noise=(10.0, 40.0))
     noisy, clean = patches.examples(

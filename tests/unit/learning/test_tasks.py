@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from pdecnn.data.patches import with_test_noise
 from pdecnn.errors import ConfigError
 from pdecnn.learning.image_quality import psnr, ssim
 from pdecnn.learning.tasks import CLASSIFICATION, Denoising, TaskConfig, make_task
@@ -55,6 +56,10 @@ def test_a_denoiser_is_measured_on_clipped_outputs_of_each_image():
     how = {"batch_size": 1, "precision": "float32", "poll": lambda: None, "quick": lambda: None}
     found = task.evaluate(network, pictures, **how)
     assert [row["image"] for row in found.per_image] == ["a.png", "b.png", "c.png"]
+    clean = [network.preprocess(pictures.picture(k)[None])[0] for k in range(3)]
+    noisy = with_test_noise(clean, 25)
+    wanted = [psnr(image.clamp(0, 1), one) for image, one in zip(noisy, clean, strict=True)]
+    assert [row["psnr"] for row in found.per_image] == pytest.approx(wanted, rel=1e-5)
     assert found.score == found.psnr == pytest.approx(20.5, abs=1)
     assert found.psnr == pytest.approx(sum(r["psnr"] for r in found.per_image) / 3)
     assert set(found.to_dict()) == {"psnr", "ssim", "loss", "num_images", "per_image"}
