@@ -11,7 +11,7 @@ from torch import Tensor
 from pdecnn.data.augmentation import stable_seed
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DivergedError
-from pdecnn.fast.acceleration import accelerated, compile_function, compiled_modules, fast_layout
+from pdecnn.fast.acceleration import accelerated, compile_function, fast_layout
 from pdecnn.learning.metrics import compute_scores
 from pdecnn.learning.statistics import ReestimatedStatistics
 from pdecnn.learning.step import TrainingStep
@@ -29,13 +29,8 @@ _MOST_COMPILED_WEIGHTS = 200
 
 @contextmanager
 def compiled_network(network: Network, backend: str = "inductor") -> Iterator[None]:
-    """Within it the network's stages run as compiled code, its blocks by fused kernels."""
-    stages = [network.opening, *network.connectors, network.classifier]
-    with (
-        compiled_modules(stages, backend),
-        accelerated(network, backend),
-        known_bounds(network),
-    ):
+    """Within it the network is accelerated, and follows no weights by itself."""
+    with accelerated(network, backend), known_bounds(network):
         yield
 
 

@@ -127,9 +127,68 @@ class HiddenGradient(NamedTuple):
     """(programs, 2, channels): parts of the gradients of scale and bias."""
 
 
-def fits(layer: nn.Module, features: Tensor) -> bool:
-    """Whether the kernels compute what `layer` computes of `features`, up to rounding."""
-    return _fits_features(features) and _fits_layer(layer) and _fits_weights(layer, features)
+def misfit_of_device(device: torch.device) -> str | None:
+    """Why the kernels do not run there; None: they do."""
+    if device.type != "cuda" and not (device.type == "cpu" and _interpreting()):
+        return "no GPU"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        return "this GPU has no products of bfloat16"
+    return None if _has_triton() else "triton is not installed"
+
+
+def misfit_of_features(features: Tensor) -> str | None:
+    """Why the kernels do not take a state of such features; None: they do."""
+    if features.dim() != 4:
+        return f"{features.dim() - 2}D features: the kernels take 2D ones"
+    if features.dtype not in (torch.float32, torch.bfloat16):
+        return f"features in {_name(features.dtype)}: the kernels keep a state in float32"
+    if not 0 < features.numel() < 2**31:
+        return f"{features.numel()} numbers in a state: the kernels take 1 to 2^31 - 1"
+    return None
+
+
+def misfit(layer: nn.Module, device: torch.device) -> str | None:
+    """Why the kernels do not compute what `layer` computes, up to rounding; None: they do."""
+    if type(layer) is not SymmetricLayer:
+        return f"the kernels compute a SymmetricLayer, this is a {type(layer).__name__}"
+    if has_foreign_code(layer):
+        return "a hook, or a replaced method, which kernels would pass by"
+    convolution, norm, activation = layer.convolution, layer.normalization, layer.activation
+    size = " x ".join(map(str, convolution.stencil_size))
+    needs = {
+        f"its convolution is a {type(convolution).__name__}": type(convolution) is Convolution,
+        f"stencils of {size} points: the kernels have 3 x 3": size == "3 x 3",
+        f"boundary={convolution.boundary}: the kernels have zeros outside the image": (
+            convolution.boundary == "zero"
+        ),
+        f"hidden_channels={layer.hidden_channels}: the kernels have {layer.channels}, as many as "
+        f"channels": layer.hidden_channels == layer.channels,
+        f"{layer.channels} channels: the kernels take 8 to {MOST_CHANNELS}, by eights": (
+            layer.channels % 8 == 0 and layer.channels <= MOST_CHANNELS
+        ),
+        f"activation={activation.name}: the kernels have relu": (
+            (activation.name, activation.function) == ("relu", torch.relu)
+        ),
+        f"normalization={layer.normalization_name}: the kernels have tv": (
+            type(norm) is TotalVariationNorm
+        ),
+        "a normalisation without scale and bias: the kernels have both": (
+            getattr(norm, "affine", None) is not None
+        ),
+    }
+    missing = next((reason for reason, is_met in needs.items() if not is_met), None)
+    return missing or _misfit_of_weights(dict(layer.named_parameters()), device)
+
+
+def _misfit_of_weights(weights: dict[str, nn.Parameter], device: torch.device) -> str | None:
+    if set(weights) != {STENCIL, SCALE, BIAS}:
+        return "a weight is shared, or made of others"
+    for weight in weights.values():
+        if weight.dtype != torch.float32:
+            return f"weights in {_name(weight.dtype)}: the kernels take float32"
+        if weight.device != device:
+            return f"weights on {weight.device}, not {device}"
+    return None
 
 
 def activate(source: Tensor, weights: Weights, *, keep: bool) -> Activated:
@@ -327,45 +386,8 @@ def _num_tiles(source: Tensor, blocks: Blocks) -> int:
     return _ceil(9 * source.shape[1], blocks.width)
 
 
-def _fits_features(features: Tensor) -> bool:
-    return (
-        _runs_on(features.device)
-        and features.dim() == 4
-        and features.dtype == torch.float32
-        and 0 < features.numel() < 2**31
-        and _has_triton()
-    )
-
-
-def _fits_layer(layer: nn.Module) -> bool:
-    if type(layer) is not SymmetricLayer or has_foreign_code(layer):
-        return False
-    norm, activation = layer.normalization, layer.activation
-    return (
-        type(layer.convolution) is Convolution
-        and layer.convolution.stencil_size == (3, 3)
-        and layer.convolution.boundary == "zero"
-        and layer.hidden_channels == layer.channels
-        and layer.channels % 8 == 0
-        and layer.channels <= MOST_CHANNELS
-        and (activation.name, activation.function) == ("relu", torch.relu)
-        and type(norm) is TotalVariationNorm
-        and norm.affine is not None
-    )
-
-
-def _fits_weights(layer: nn.Module, features: Tensor) -> bool:
-    weights = dict(layer.named_parameters())
-    return set(weights) == {STENCIL, SCALE, BIAS} and all(
-        weight.dtype == torch.float32 and weight.device == features.device
-        for weight in weights.values()
-    )
-
-
-def _runs_on(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)  # has products of bfloat16
-    return device.type == "cpu" and _interpreting()
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @cache
