@@ -64,33 +64,34 @@ def use_kernels(network: Module) -> Module:
 
 
 def _replace_ways(module: nn.Module, backend: str | None) -> None:
-    """Give blocks and stages ways with this backend; None takes those away, and no others."""
+    """Give blocks and stages ways with this backend, None: their own; those of others stay."""
     for part in module.modules():
-        for name, kind, way in (
-            ("propagator", Block, FastPropagator),
-            ("carrier", Stage, FastCarrier),
-        ):
-            if not isinstance(part, kind):
-                continue
-            if backend is not None:
-                vars(part)[name] = way(backend)
-            elif type(vars(part).get(name)) is way:
-                del vars(part)[name]
+        if isinstance(part, Block) and type(part.propagator) in (Propagator, FastPropagator):
+            _set(part, "propagator", None if backend is None else FastPropagator(backend))
+        elif isinstance(part, Stage) and type(part.carrier) in (type(None), FastCarrier):
+            _set(part, "carrier", None if backend is None else FastCarrier(backend))
+
+
+def _set(part: nn.Module, name: str, value: object) -> None:
+    """Let an attribute of the object hide that of its class, or with None not hide it."""
+    if value is None:
+        vars(part).pop(name, None)
+    else:
+        vars(part)[name] = value
 
 
 @contextmanager
 def accelerated(module: nn.Module, backend: str = "inductor") -> Iterator[None]:
     """Within it the module is accelerated; afterwards it is what it was."""
-    before = [(part, dict(vars(part))) for part in module.modules()]
+    names = ("propagator", "carrier")
+    before = [(part, [vars(part).get(name) for name in names]) for part in module.modules()]
     _replace_ways(module, backend)
     try:
         yield
     finally:
-        for part, own in before:
-            for name in ("propagator", "carrier"):
-                vars(part).pop(name, None)
-                if name in own:
-                    vars(part)[name] = own[name]
+        for part, ways in before:
+            for name, way in zip(names, ways, strict=True):
+                _set(part, name, way)
 
 
 @dataclass(frozen=True)
@@ -224,14 +225,15 @@ def _is_looked_at() -> bool:
 
 def _compute(stage: Stage, features: Tensor) -> Tensor:
     """What a stage computes, an image's few channels padded for matrix units."""
-    if isinstance(stage, Opening | LinearOpening) and _is_padded(stage.convolution, features):
-        return stage.finish(_convolve_padded(stage.convolution, features))
-    return stage.compute(features)
+    if not isinstance(stage, Opening | LinearOpening) or not _is_padded(stage, features):
+        return stage.compute(features)
+    filtered = _convolve_padded(stage.convolution, features)
+    return torch.relu(stage.normalization(filtered)) if isinstance(stage, Opening) else filtered
 
 
-def _is_padded(convolution: Convolution, features: Tensor) -> bool:
-    few = convolution.in_channels % _CHANNEL_GROUP != 0
-    return few and features.is_cuda and convolution.boundary == "zero"
+def _is_padded(stage: Opening | LinearOpening, features: Tensor) -> bool:
+    known = type(stage) in (Opening, LinearOpening) and stage.convolution.boundary == "zero"
+    return known and features.is_cuda and features.shape[1] % _CHANNEL_GROUP != 0
 
 
 def _convolve_padded(convolution: Convolution, features: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """What stands around the blocks: opening, connectors, classifier (Sec. 5), or a closing."""
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,23 +14,24 @@ from pdecnn.pde.resolution import Resolution
 _AVERAGE_POOL = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
-class Carrier:
-    """How a stage is carried out: here as its class says."""
+class Carrier(ABC):
+    """Another way to carry out a stage, with the same results."""
 
+    @abstractmethod
     def carry(self, stage: "Stage", features: Tensor) -> Tensor:
         """What the stage makes of the features."""
-        return stage.compute(features)
 
 
 class Stage(nn.Module):
     """A part of a network around its blocks."""
 
-    carrier: Carrier = Carrier()
-    """How it is carried out; another one with the same results may be put in its place."""
+    carrier: Carrier | None = None
+    """What carries it out in place of `compute`, as a block's propagator does its steps."""
 
     def forward(self, features: Tensor) -> Tensor:
         """What it makes of the features, or of images where it is an opening."""
-        return self.carrier.carry(self, features)
+        carrier = self.carrier
+        return self.compute(features) if carrier is None else carrier.carry(self, features)
 
     def compute(self, features: Tensor) -> Tensor:
         """The same by the operators of PyTorch."""
@@ -49,11 +52,7 @@ class Opening(Stage):
 
     def compute(self, images: Tensor) -> Tensor:
         """The initial features of the first block."""
-        return self.finish(self.convolution(images))
-
-    def finish(self, filtered: Tensor) -> Tensor:
-        """What follows on the convolution."""
-        return torch.relu(self.normalization(filtered))
+        return torch.relu(self.normalization(self.convolution(images)))
 
 
 class LinearOpening(Stage):
@@ -71,11 +70,8 @@ class LinearOpening(Stage):
 
     def compute(self, images: Tensor) -> Tensor:
         """The initial features of the first block."""
-        return self.finish(self.convolution(images))
-
-    def finish(self, filtered: Tensor) -> Tensor:
-        """What follows on the convolution: nothing."""
-        return filtered
+        features: Tensor = self.convolution(images)
+        return features
 
 
 class InvertibleConnector(nn.Module):

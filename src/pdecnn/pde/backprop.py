@@ -132,7 +132,8 @@ class Propagator:
 
     def carry(self, stepping: TimeStepping, features: Tensor) -> Tensor:
         """The features at the final time, in the dtype they came in."""
-        return self.finish(stepping, self.propagate(stepping, features), features.dtype)
+        final = self.propagate(stepping, features)
+        return stepping.integrator.finish(final).to(features.dtype)
 
     def propagate(self, stepping: TimeStepping, features: Tensor) -> State:
         """The state at the final time, differentiated as the block's mode says.
@@ -141,10 +142,12 @@ class Propagator:
         jvp need no second look, and grad, which does, is refused.
         """
         state = self.start(stepping, features)
+        if stepping.backprop == "stored":
+            return self.stored(stepping, state, stepping.steps)
         followed = is_followed()
-        if followed and stepping.backprop != "stored":
+        if followed:
             _refuse_grad(stepping.backprop)
-        if followed or stepping.backprop == "stored" or torch.compiler.is_exporting():
+        if followed or torch.compiler.is_exporting():
             return self.stored(stepping, state, stepping.steps)
         if stepping.backprop == "checkpointed":
             return _propagate_checkpointed(self, stepping, state)

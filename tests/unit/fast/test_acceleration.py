@@ -12,7 +12,6 @@ from torch._inductor.graph import GraphLowering
 from pdecnn.fast import acceleration
 from pdecnn.fast.acceleration import FastPropagator, accelerated, compiled
 from pdecnn.networks import Opening
-from pdecnn.pde import Convolution
 from pdecnn.pde.backprop import Propagator
 from tests.blocks import make_block, make_features
 
@@ -51,8 +50,8 @@ def test_few_channels_are_padded_within_compiled_code(monkeypatch: pytest.Monkey
     """As for the matrix units of a GPU: eight channels meet the convolution, with the same sums."""
     seen: list[int] = []
 
-    def is_padded(convolution: Convolution, features: torch.Tensor) -> bool:
-        seen.append(convolution.in_channels)
+    def is_padded(stage: Opening, features: torch.Tensor) -> bool:
+        seen.append(stage.convolution.in_channels)
         return features.shape[1] % 8 != 0
 
     monkeypatch.setattr(acceleration, "_is_padded", is_padded)
