@@ -18,13 +18,14 @@ from torch.nn import functional
 
 from pdecnn.errors import ConfigError
 from pdecnn.fast.fused import fused_block, fused_steps, misfit, misfit_of_precision
-from pdecnn.networks.stages import Carrier, LinearOpening, Opening, Stage
+from pdecnn.networks.stages import Carrier, Classifier, LinearOpening, Opening, Stage
 from pdecnn.pde.backprop import REVERSING_MODES, Path, Propagator, TimeStepping, refuse_buffers
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.grid import is_followed
 from pdecnn.pde.integrators import AbstractIntegrator, Layers, Shear, State, Weights
 from pdecnn.pde.randomness import has_foreign_code
+from pdecnn.pde.stable import looks_at_weights
 
 Module = TypeVar("Module", bound=nn.Module)
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -175,6 +176,8 @@ class FastPropagator(Propagator):
         layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
         if any(map(has_foreign_code, layers)):
             return "a hook, or a replaced method"
+        if any(map(looks_at_weights, layers)):
+            return "in evaluation a stable step looks at its weights"
         return None
 
     @staticmethod
@@ -195,19 +198,27 @@ class FastPropagator(Propagator):
 
 @dataclass(frozen=True)
 class FastCarrier(Carrier):
-    """Openings, connectors and classifiers by code that `backend` compiles, on a GPU."""
+    """Openings, connectors and closings by code that `backend` compiles."""
 
     backend: str
     """As that of `FastPropagator`."""
 
     def carry(self, stage: Stage, features: Tensor) -> Tensor:
-        """Here fused kernels of a stage belong, before what is compiled."""
+        """By code that is compiled, but where hooks or PyTorch itself must meet plain operators."""
         if _is_looked_at() or has_foreign_code(stage):
             return stage.compute(features)
-        if not self.backend or (self.backend == "inductor" and not features.is_cuda):
+        # Here fused kernels of openings and connectors belong: return what they compute where
+        # they fit, so that nothing is compiled. On a CPU, and in float32, they must say None.
+        if not self._compiles(stage, features):
             return _compute(stage, features)
         outcome: Tensor = compiled(_compute, self.backend)(stage, features)
         return outcome
+
+    def _compiles(self, stage: Stage, features: Tensor) -> bool:
+        # A mean and a small product: compiling them takes longer than it ever saves.
+        if not self.backend or type(stage) is Classifier or looks_at_weights(stage):
+            return False
+        return self.backend != "inductor" or features.is_cuda
 
 
 def _is_looked_at() -> bool:

@@ -197,7 +197,7 @@ def _run(
         )
         for shear in shears
     )
-    weights = [dict(layer.named_parameters()) for layer in layers]
+    stencils, scales, biases = zip(*map(kernels.weights_of, layers), strict=True)
     epsilons = tuple(float(layer.normalization.epsilon) for layer in layers)  # type: ignore[union-attr, arg-type]
     # Only here: within an autograd function gradients are always off.
     plan = Plan(updates, epsilons, grid, keep and torch.is_grad_enabled(), parts)
@@ -205,9 +205,9 @@ def _run(
         plan,
         len(inputs),
         *inputs,
-        *(weight[kernels.STENCIL] for weight in weights),
-        *(weight[kernels.SCALE] for weight in weights),
-        *(weight[kernels.BIAS] for weight in weights),
+        *stencils,
+        *scales,
+        *biases,
     )
     if grid is None:
         return outcome

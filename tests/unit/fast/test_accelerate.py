@@ -18,9 +18,11 @@ from torch.nn import functional
 
 import pdecnn
 from pdecnn.errors import ConfigError
+from pdecnn.fast import acceleration
 from pdecnn.fast.acceleration import FastPropagator, accelerated
 from pdecnn.fast.kernels import symmetric_shear as kernels
 from pdecnn.pde.backprop import Propagator
+from pdecnn.pde.stable import known_bounds
 from tests.blocks import relative_error
 from tests.interpreter import run_checks
 
@@ -105,6 +107,17 @@ def test_on_a_cpu_nothing_changes_and_it_is_said(mode):
     pdecnn.accelerate(network, enabled=False)
     assert network.acceleration[0].reason == "not accelerated"
     assert not any({"propagator", "carrier"} & vars(part).keys() for part in network.modules())
+
+
+def test_stable_steps_are_compiled_where_nothing_has_to_look_at_their_weights():
+    """Compiled code would compare all weights, which no CUDA graph can wait for."""
+    network = pdecnn.create_model("parabolic_stable_digits")
+    with accelerated(network, "anywhere"):
+        assert paths(network.train()) == {"compiled"}
+        assert paths(network.eval()) == {"eager"}
+        assert "looks at its weights" in network.acceleration[0].reason
+        with known_bounds(network):
+            assert paths(network) == {"compiled"}
 
 
 def test_any_module_with_blocks_will_do_and_no_other():
@@ -218,6 +231,18 @@ def check_what_is_not_fused_says_why(name, settings, reason):
     network = pdecnn.accelerate(pdecnn.create_model(name, **settings))
     assert network.acceleration[0].path == "eager"
     assert reason in network.acceleration[0].reason
+
+
+@pytest.mark.parametrize("mode", pdecnn.BACKPROP_MODES)
+def check_fused_blocks_compile_nothing(mode, monkeypatch):
+    """Not what is around their steps either."""
+    monkeypatch.setattr(acceleration, "compile_function", None)
+    network = make_network(mode=mode, **SMALL)
+    images = torch.randn(2, 16, 4, 4, requires_grad=True)
+    with accelerated(network, "anywhere"), torch.autocast("cpu", dtype=torch.bfloat16):
+        network.blocks[0](images).sum().backward()
+        with pytest.raises(TypeError):  # a stage, which is compiled
+            network.opening(torch.randn(2, 3, 4, 4))
 
 
 def check_a_hook_is_respected():

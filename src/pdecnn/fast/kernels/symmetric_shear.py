@@ -17,6 +17,7 @@ same bits. Nothing is read back by the host, so that all of it can be captured i
 
 import importlib
 import os
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -26,13 +27,10 @@ from torch import Tensor, nn
 
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.layers import SymmetricLayer
-from pdecnn.pde.normalization import TotalVariationNorm
+from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
 from pdecnn.pde.randomness import has_foreign_code
 
 MOST_CHANNELS = 128
-STENCIL = "convolution.stencil"
-SCALE = "normalization.affine.scale"
-BIAS = "normalization.affine.bias"
 
 
 class Blocks(NamedTuple):
@@ -173,17 +171,21 @@ def misfit(layer: nn.Module, device: torch.device) -> str | None:
             type(norm) is TotalVariationNorm
         ),
         "a normalisation without scale and bias: the kernels have both": (
-            getattr(norm, "affine", None) is not None
+            type(getattr(norm, "affine", None)) is ChannelAffine
         ),
     }
     missing = next((reason for reason, is_met in needs.items() if not is_met), None)
-    return missing or _misfit_of_weights(dict(layer.named_parameters()), device)
+    return missing or _misfit_of_weights(weights_of(layer), device)
 
 
-def _misfit_of_weights(weights: dict[str, nn.Parameter], device: torch.device) -> str | None:
-    if set(weights) != {STENCIL, SCALE, BIAS}:
-        return "a weight is shared, or made of others"
-    for weight in weights.values():
+def weights_of(layer: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Stencil, scale and bias of a layer that fits."""
+    affine = layer.normalization.affine
+    return layer.convolution.stencil, affine.scale, affine.bias
+
+
+def _misfit_of_weights(weights: Sequence[Tensor], device: torch.device) -> str | None:
+    for weight in weights:
         if weight.dtype != torch.float32:
             return f"weights in {_name(weight.dtype)}: the kernels take float32"
         if weight.device != device:
