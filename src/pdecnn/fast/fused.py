@@ -201,17 +201,49 @@ def _run(
     epsilons = tuple(float(layer.normalization.epsilon) for layer in layers)  # type: ignore[union-attr, arg-type]
     # Only here: within an autograd function gradients are always off.
     plan = Plan(updates, epsilons, grid, keep and torch.is_grad_enabled(), parts)
-    outcome: tuple[Tensor, ...] = _FusedSteps.apply(  # type: ignore[no-untyped-call]
-        plan,
-        len(inputs),
-        *inputs,
-        *stencils,
-        *scales,
-        *biases,
-    )
+    tensors = (*inputs, *stencils, *scales, *biases)
+    if kernels.needs_rehearsal():
+        _rehearse(plan, len(inputs), tensors)
+    outcome: tuple[Tensor, ...] = _FusedSteps.apply(plan, len(inputs), *tensors)  # type: ignore[no-untyped-call]
     if grid is None:
         return outcome
     return grid.checked(outcome[: len(inputs)], outcome[-1])
+
+
+_rehearsed: set[Any] = set()
+
+
+def _rehearse(plan: Plan, num_inputs: int, tensors: Sequence[Tensor]) -> None:
+    """Compile all kernels of a plan together, the first time that its shapes are met."""
+    features, differentiable = tensors[0], torch.is_grad_enabled()
+    needed = (False, False, *(differentiable and tensor.requires_grad for tensor in tensors))
+    key = (plan, features.shape, features.dtype, features.device, needed)
+    if key in _rehearsed:
+        return
+    _rehearsed.add(key)
+    context = _Rehearsal(needed)
+    shapes = [torch.empty_like(tensor, device="meta") for tensor in tensors]
+    with torch.no_grad(), kernels.rehearsal(features.device):
+        outcome = _FusedSteps.forward(context, plan, num_inputs, *shapes)
+        if any(needed):
+            _FusedSteps.backward(context, *map(torch.empty_like, outcome))
+
+
+class _Rehearsal:
+    """What autograd gives to a function to remember things by."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Tensor, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        self.saved_tensors = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        del value
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        del tensors
 
 
 def _layers_of(shears: Sequence[Shear]) -> list[nn.Module]:

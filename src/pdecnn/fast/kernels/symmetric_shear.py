@@ -17,8 +17,11 @@ same bits. Nothing is read back by the host, so that all of it can be captured i
 
 import importlib
 import os
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -80,6 +83,10 @@ _BLOCKS = {
 # Programs to aim at when sums over pixels are split: one or two for each multiprocessor of a large
 # GPU, but the same number on all, so that the order of the sums is.
 _NUM_PROGRAMS = {16: 264, 32: 264, 64: 264, 128: 132}
+
+
+_MOST_COMPILERS = 8
+_is_rehearsal: ContextVar[bool] = ContextVar("is_rehearsal", default=False)
 
 
 def choose_blocks(kernel: str, channels: int) -> Blocks:
@@ -397,6 +404,30 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
+@contextmanager
+def rehearsal(device: torch.device) -> Iterator[None]:
+    """Within it no kernel runs, but those that would are compiled, side by side.
+
+    One after the other they take several times as long. Tensors may be on the meta device.
+    """
+    triton = importlib.import_module("triton")
+    token = _is_rehearsal.set(True)
+    try:
+        with (
+            ThreadPoolExecutor(_MOST_COMPILERS) as executor,
+            triton.AsyncCompileMode(executor),
+            torch.cuda.device(device),
+        ):
+            yield
+    finally:
+        _is_rehearsal.reset(token)
+
+
+def needs_rehearsal() -> bool:
+    """Whether kernels have to be compiled: the interpreter takes them as they are."""
+    return not _interpreting()
+
+
 def _interpreting() -> bool:
     """Whether Triton's interpreter stands in for a GPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
@@ -411,10 +442,11 @@ def _launch(
     name: str, grid: tuple[int, ...], blocks: Blocks, *values: Any, **constants: Any
 ) -> None:
     kernel = getattr(_kernels(), name)
+    call = partial(kernel.warmup, grid=grid) if _is_rehearsal.get() else kernel[grid]
     (device,) = {value.device for value in values if isinstance(value, Tensor)}
     # Fused multiply-adds may come out differently in two kernels that compute the same thing.
     with torch.cuda.device(device if device.type == "cuda" else -1):
-        kernel[grid](
+        call(
             *values,
             **constants,
             EMULATE=_interpreting(),
