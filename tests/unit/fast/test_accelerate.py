@@ -19,8 +19,9 @@ from torch.nn import functional
 import pdecnn
 from pdecnn.errors import ConfigError
 from pdecnn.fast import acceleration
-from pdecnn.fast.acceleration import FastPropagator, accelerated
+from pdecnn.fast.acceleration import FastPropagator, accelerated, use_kernels
 from pdecnn.fast.kernels import symmetric_shear as kernels
+from pdecnn.learning.metrics import class_scores
 from pdecnn.pde.backprop import Propagator
 from pdecnn.pde.stable import known_bounds
 from tests.blocks import relative_error
@@ -367,6 +368,18 @@ class TestOnAGpu:
 
     def test_blocks_keep_nothing_in_inference(self):
         assert_nothing_is_kept(pdecnn.accelerate(make_network(**SMALL).eval().cuda()))
+
+    def test_evaluation_uses_kernels_and_compiles_nothing(self, monkeypatch):
+        monkeypatch.setattr(acceleration, "compile_function", None)
+        network = make_network(**SMALL).cuda()
+        pixels, _ = make_batch(network, 5)
+        how = {"batch_size": 3, "precision": "bfloat16"}
+        expected = class_scores(network, pixels, **how)
+        assert paths(use_kernels(network)) == {"fused"}
+        assert relative_error(class_scores(network, pixels, **how), expected) < 0.05
+        with torch.autocast("cuda", dtype=torch.float16):
+            assert paths(network) == {"eager"}
+            assert "nothing is compiled for a few passes" in network.acceleration[0].reason
 
     def test_inference_is_captured(self):
         network = pdecnn.accelerate(make_network(**SMALL).eval().cuda())
