@@ -1,27 +1,41 @@
-"""Time the fused kernels with other block sizes, beside cuDNN: what the table in
-`fast/kernels/symmetric_shear.py` was chosen from.
+"""Time the fused kernels with other block sizes, beside cuDNN: what the tables in
+`fast/kernels/symmetric_shear.py` and `fast/kernels/stages.py` were chosen from.
 
     python benchmarks/kernel_blocks.py [--seconds 60] [--shapes 125x16x32,1000x32x32]
+        [--stages 125x3x32x32,1000x64x112x16]
 
-Needs a CUDA device. A shape is images x channels x side; a line gives the three best blocks of a
-kernel (pixels, width, warps, stages) with their microseconds, and those of the table in use.
+Needs a CUDA device. A shape is images x channels x side, that of a stage images x channels x new
+channels x side: of an opening from at most 16 channels, else of a connector that pools where the
+channels change. A line gives the three best blocks of a kernel (the numbers of its `Blocks`) with
+their microseconds, and those of the table in use; for a stage also what its bytes take at 4.3 TB/s.
 """
 
 import argparse
+from collections.abc import Callable
 from itertools import product
 from time import monotonic
+from typing import Any
 
 import torch
 from torch.nn import functional
 from triton.testing import do_bench
 
+from pdecnn.fast.kernels import stages
 from pdecnn.fast.kernels import symmetric_shear as kernels
 
 SHAPES = "125x16x32,125x32x16,125x56x8,1000x32x32,1000x64x16,1000x112x8"
+STAGES = ",".join(
+    f"{images}x{stage}"
+    for images in (125, 1000)
+    for stage in ("3x32x32", "32x64x32", "64x112x16", "112x112x8")
+)
 EPSILON = 1e-3
+BYTES_A_MICROSECOND = 4.3e6
 
 
-def make_calls(num_images: int, channels: int, side: int) -> dict[str, tuple[str, object]]:
+def make_calls(
+    num_images: int, channels: int, side: int
+) -> dict[str, tuple[str, Callable[[], Any]]]:
     """By the name shown: the entry of the table that a kernel takes, and a call of it."""
 
     def features(dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -89,36 +103,123 @@ def candidates(entry: str, padded: int) -> list[kernels.Blocks]:
     return [block for block in blocks if tile(block) // (32 * block.num_warps) <= 128]
 
 
+def make_stage_calls(
+    num_images: int, channels: int, new_channels: int, side: int
+) -> dict[str, tuple[str, Callable[[], Any]]]:
+    """As `make_calls`; the names say how long the bytes take."""
+
+    def features(channels: int, side: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        values = torch.randn(num_images, channels, side, side, device="cuda").to(dtype)
+        return values.contiguous(memory_format=torch.channels_last)
+
+    opens = channels <= 16
+    size, window = 3 if opens else 1, 1 if opens or channels == new_channels else 2
+    stencil = torch.randn(new_channels, channels, size, size, device="cuda") / 10
+    scale, bias = torch.rand(2, new_channels, device="cuda").unbind()
+    stage = stages.Stage(stencil, scale, bias, EPSILON, window)
+    source, gradient = features(channels, side), features(new_channels, side // window)
+    hidden, parts = stages.multiply(source, stencil)
+    statistics = stages.Statistics(*torch.rand(2, new_channels, device="cuda").unbind())
+    count = torch.zeros((), dtype=torch.int64, device="cuda")
+    running = stages.Running(statistics, count, 0.1)
+    affine = stages.affine_gradient(hidden, gradient, stage, statistics)
+    x, u, g = (tensor.nbytes for tensor in (source, hidden, gradient))
+
+    def named(name: str, num_bytes: int) -> str:
+        return f"{name} (bytes: {num_bytes / BYTES_A_MICROSECOND:.1f})"
+
+    return {
+        named("multiply", x + u): ("multiply", lambda: stages.multiply(source, stencil)),
+        named("merge", parts.nbytes): (
+            "",
+            lambda: stages.merge(parts, source, stencil, running),
+        ),
+        named("activate", u + g): (
+            "activate",
+            lambda: stages.activate(source, stage, statistics, torch.float32, hidden=hidden),
+        ),
+        named("evaluate", x + g): (
+            "evaluate",
+            lambda: stages.activate(source, stage, statistics, torch.float32),
+        ),
+        named("affine gradient", u + g): (
+            "affine_gradient",
+            lambda: stages.affine_gradient(hidden, gradient, stage, statistics),
+        ),
+        named("stencil gradient", u + g + x + (0 if opens else x)): (
+            "stencil_gradient",
+            lambda: stages.stencil_gradient(
+                source, hidden, gradient, stage, statistics, affine, of_batch=True, back=not opens
+            ),
+        ),
+    }
+
+
+def stage_candidates(entry: str, padded: int) -> list[stages.Blocks]:
+    """Blocks worth trying. Another number of programs does not compile anew."""
+    split = entry not in ("activate", "evaluate")
+    pipelined = entry in ("multiply", "evaluate", "stencil_gradient")
+    numbers = product(
+        (16, 32, 64, 128, 256),
+        (4, 8),
+        (2, 3, 4) if pipelined else (1,),
+        (132, 264, 528, 1056) if split else (0,),
+    )
+    blocks = [stages.Blocks(pixels, programs, *rest) for pixels, *rest, programs in numbers]
+    held = [padded * block.pixels // (32 * block.num_warps) for block in blocks]
+    return [block for block, numbers in zip(blocks, held, strict=True) if 8 <= numbers <= 64]
+
+
+def time_calls(
+    shape: str,
+    calls: dict[str, tuple[str, Callable[[], Any]]],
+    table: dict[str, dict[int, Any]],
+    padded: int,
+    candidates: Callable[[str, int], list[Any]],
+    seconds: float,
+) -> None:
+    """Print the best blocks of each kernel, as many as can be tried in so many seconds."""
+    share = seconds / len(calls)
+    for name, (entry, call) in calls.items():
+        if not entry:
+            print(f"{shape} {name}: {1e3 * do_bench(call, return_mode='median'):.1f} us")
+            continue
+        deadline, in_use = monotonic() + share, table[entry][padded]
+        times = {}
+        for blocks in [in_use, *candidates(entry, padded)]:
+            table[entry][padded] = blocks
+            try:
+                call()
+                times[blocks] = do_bench(call, warmup=5, rep=20, return_mode="median")
+            except Exception as error:  # too many registers or too much shared memory
+                if "resource" not in str(error).lower():
+                    raise
+            if monotonic() > deadline:
+                break
+        table[entry][padded] = in_use
+        best = sorted(times, key=times.__getitem__)[:3]
+        shown = ", ".join(f"{tuple(blocks)} {1e3 * times[blocks]:.1f}" for blocks in best)
+        print(f"{shape} {name}: {shown}; in use {1e3 * times[in_use]:.1f} us", flush=True)
+
+
 def main() -> None:
     """Time everything within the limit for each shape."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=60, help="for each shape")
-    parser.add_argument("--shapes", default=SHAPES)
+    parser.add_argument("--shapes", default=SHAPES, help="of blocks; '' for none")
+    parser.add_argument("--stages", default=STAGES, help="'' for none")
     options = parser.parse_args()
-    for shape in options.shapes.split(","):
+    for shape in filter(None, options.shapes.split(",")):
         num_images, channels, side = map(int, shape.split("x"))
-        padded = kernels._padded(channels)
-        deadline = monotonic() + options.seconds
-        for name, (entry, call) in make_calls(num_images, channels, side).items():
-            if not entry:
-                print(f"{shape} {name}: {1e3 * do_bench(call, return_mode='median'):.1f} us")
-                continue
-            in_use = kernels._BLOCKS[entry][padded]
-            times = {}
-            for blocks in [in_use, *candidates(entry, padded)]:
-                kernels._BLOCKS[entry][padded] = blocks
-                try:
-                    call()
-                    times[blocks] = do_bench(call, warmup=5, rep=20, return_mode="median")
-                except Exception as error:  # too many registers or too much shared memory
-                    if "resource" not in str(error).lower():
-                        raise
-                if monotonic() > deadline:
-                    break
-            kernels._BLOCKS[entry][padded] = in_use
-            best = sorted(times, key=times.__getitem__)[:3]
-            shown = ", ".join(f"{tuple(blocks)} {1e3 * times[blocks]:.1f}" for blocks in best)
-            print(f"{shape} {name}: {shown}; in use {1e3 * times[in_use]:.1f} us", flush=True)
+        calls, padded = make_calls(num_images, channels, side), kernels._padded(channels)
+        time_calls(shape, calls, kernels._BLOCKS, padded, candidates, options.seconds)
+    for shape in filter(None, options.stages.split(",")):
+        num_images, channels, new_channels, side = map(int, shape.split("x"))
+        stage_calls = make_stage_calls(num_images, channels, new_channels, side)
+        padded = max(
+            map(kernels._padded, (9 * channels if channels <= 16 else channels, new_channels))
+        )
+        time_calls(shape, stage_calls, stages._BLOCKS, padded, stage_candidates, options.seconds)
 
 
 if __name__ == "__main__":

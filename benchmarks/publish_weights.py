@@ -3,6 +3,8 @@
     python -m benchmarks.publish_weights reproduction [--dataset cifar10] [--seed 0]
     python -m benchmarks.publish_weights RUN --model parabolic_stable_cifar10
 
+The run of a tuned recipe is that of seed 0, whatever its test accuracy: nothing is picked by it.
+
 Afterwards `create_model("hamiltonian_cifar10", pretrained=True)` loads them. A run that
 `benchmarks/stability.py` measured has its certified accuracies on the card.
 """
@@ -59,7 +61,7 @@ def prepare(folder: Path, name: str, of_queue: bool = True) -> tuple[Network, st
     """The network and its card; a run that is damaged or of something else is refused."""
     try:
         result = read_result(folder, of_queue=of_queue)
-        if result.config.data.name != name.rpartition("_")[2]:
+        if result.config.data.name not in name.split("_"):
             raise ConfigError(f"was trained on {result.config.data.name}")
         network = pdecnn.create_model(name, pretrained=Run(folder).weights("best"))
         return network, card(result, name)

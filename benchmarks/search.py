@@ -1,12 +1,16 @@
 """Search for settings of the tuned recipes on the validation split: docs/results/search.csv.
 
-    python -m benchmarks.search hamiltonian_cifar10_tuned --data DIR [--seconds 500] [--jobs 4]
+    python -m benchmarks.search hamiltonian_cifar10_tuned --data DIR [--seconds 500] [--jobs 12]
 
 Successive halving: many trials of few epochs, of which the best third goes on to three times as
 many, and so on, each trained from the start. Training images are split 40,000/10,000; the test
 images are never scored. Every finished trial is a line of the file, and a search goes on where
 the file ends: with `--seconds` it stops in time, and the same command takes it further. Several
-trials share one card, by MPS where there is its daemon.
+trials share one card, by MPS where there is its daemon. Training is searched with hamiltonian
+networks; parabolic and second-order ones take it over from their recipe, so that their trials are
+the networks alone, each once:
+
+    python -m benchmarks.search parabolic_cifar10_tuned --data DIR --trials 6 --most-epochs 10
 """
 
 import argparse
@@ -64,41 +68,63 @@ class Between(NamedTuple):
 
 
 Space = Mapping[str, Choice | Between]
-# Trials take the optimisers in turn; rates and decay are searched for every network.
+# Rates and decay are searched for every network.
 OPTIMIZERS: dict[str, Space] = {
     "nesterov": {
-        "training.learning_rates": Between(0.05, 1.0),
-        "training.decay_weight": Between(5e-5, 2e-3),
+        "training.learning_rates": Between(0.05, 0.5),
+        "training.weight_decay": Choice((0.0,)),
+        "training.decay_weight": Between(1e-4, 1e-3),
     },
     "muon": {
-        "training.learning_rates": Between(2e-3, 3e-2),
-        "training.weight_decay": Between(1e-3, 1.0),
+        "training.learning_rates": Between(4e-3, 2e-2),
+        "training.weight_decay": Between(1e-2, 0.5),
         "training.decay_weight": Choice((0.0,)),
     },
 }
+TURNS = ("muon", "muon", "nesterov")
+"""Which optimiser each trial has, over and over."""
 TRAINING: Space = {
-    "training.batch_size": Choice((250, 500, 1000)),
-    "training.schedule": Choice(("linear", "cosine")),
+    "training.batch_size": Choice((250, 500)),
     "training.label_smoothing": Choice((0.0, 0.1)),
     "training.smoothness_weight": Choice((0.0, 2e-5, 2e-4)),
-    "training.average_decay": Choice((None, 0.99, 0.998)),
-    "training.box": Choice(("stencils", "none")),
     "data.cutout": Choice((0, 8)),
-    "data.padding": Choice((1 / 16, 1 / 8)),
-    "data.standardize": Choice(("image", "dataset")),
-    "network.step_size": Choice((0.5, 1.0)),
+    "network.step_size": Choice((1.0, 2.0)),
 }
-# Steps and widths of blocks with no more weights than `MOST_WEIGHTS`; the paper's come first.
+# Networks with no more weights than `MOST_WEIGHTS`, the paper's first; then two levels instead of
+# three, more steps on the finer ones, wider first levels. Layers of 16, 32, 64 or 128 channels are
+# what the fused kernels compute without waste.
 MOST_WEIGHTS = {"parabolic": 503_000, "hamiltonian": 270_000, "second_order": 503_000}
-_EULER = ((3, (32, 64, 112, 112)), (4, (32, 64, 88, 88)), (5, (32, 64, 72, 72)))
-NETWORKS: dict[str, tuple[tuple[int, tuple[int, ...]], ...]] = {
-    "parabolic": (*_EULER, (6, (32, 56, 64, 64))),
+
+
+def _network(num_steps: Any, *channels: int, **others: Any) -> Settings:
+    values = {"num_steps": num_steps, "channels": list(channels), **others}
+    return {f"network.{key}": value for key, value in values.items()}
+
+
+_LAYERS_OF_ALL_CHANNELS = (
+    _network(3, 32, 64, 112, 112),
+    _network([3, 3], 32, 128, 128),
+    _network([3, 4, 2], 32, 64, 128, 128),
+    _network([2, 2, 2], 64, 64, 128, 128),
+)
+NETWORKS: dict[str, tuple[Settings, ...]] = {
     "hamiltonian": (
-        *((3, (32, 64, 112, 112)), (4, (32, 64, 88, 88))),
-        *((5, (32, 64, 76, 76)), (6, (32, 56, 68, 68))),
+        _network(3, 32, 64, 112, 112),
+        _network([4, 3], 32, 128, 128),
+        _network([3, 4, 2], 32, 64, 128, 128),
+        _network([3, 8, 1], 32, 64, 128, 128),
+        _network([2, 2, 2], 64, 64, 128, 128),
     ),
-    "second_order": (*_EULER, (6, (32, 56, 64, 64))),
+    # States that are never computed backwards may have batch norms between.
+    "parabolic": (
+        *_LAYERS_OF_ALL_CHANNELS,
+        _network(3, 32, 64, 112, 112, normalization="batch"),
+        _network([3, 3], 32, 128, 128, normalization="batch"),
+    ),
+    "second_order": _LAYERS_OF_ALL_CHANNELS,
 }
+SEARCHED = "hamiltonian"
+"""The dynamics whose training is searched; the others take it over and search networks alone."""
 RESNETS = {"resnet20": 20, "resnet32": 32}
 RESNET_RECIPE = "hamiltonian_cifar10_tuned"
 """Whose data and training ResNets take over where nothing is searched."""
@@ -136,14 +162,17 @@ class Row(NamedTuple):
 def draw(network: str, number: int, seed: int) -> Settings:
     """The settings of a trial: the same in every call."""
     generator = cpu_generator(seed, "search", network, number)
-    optimizer = list(OPTIMIZERS)[number % len(OPTIMIZERS)]
-    spaces = [OPTIMIZERS[optimizer]] if network in RESNETS else [OPTIMIZERS[optimizer], TRAINING]
-    settings: Settings = {"training.optimizer": optimizer}
-    for space in spaces:
-        settings |= {key: choice.draw(generator) for key, choice in space.items()}
+    dynamics = network.partition("_cifar10")[0]
+    settings: Settings = {}
+    if network in RESNETS or dynamics == SEARCHED:
+        optimizer = TURNS[number % len(TURNS)]
+        settings["training.optimizer"] = optimizer
+        spaces = [OPTIMIZERS[optimizer], {} if network in RESNETS else TRAINING]
+        for key, choice in (entry for space in spaces for entry in space.items()):
+            settings[key] = choice.draw(generator)
+        number //= len(TURNS)  # each network meets each optimiser
     if network not in RESNETS:
-        num_steps, channels = Choice(NETWORKS[network.rpartition("_cifar10")[0]]).draw(generator)
-        settings |= {"network.num_steps": num_steps, "network.channels": channels}
+        settings |= NETWORKS[dynamics][number % len(NETWORKS[dynamics])]
     return settings
 
 
@@ -212,12 +241,17 @@ def run_trial(trial: Trial, splits: Splits, device: torch.device) -> Row:
 
 
 def _make_network(trial: Trial, config: RunConfig, splits: Splits) -> Network:
-    if trial.network not in RESNETS:
-        return make_network(config, splits.train)
+    if trial.network in RESNETS:
+        return make_resnet(RESNETS[trial.network], config, splits)
+    return make_network(config, splits.train)
+
+
+def make_resnet(depth: int, config: RunConfig, splits: Splits) -> Network:
+    """A fresh one, its weights drawn from the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stable_seed(config.seed, "weights"))
         preprocessing = make_preprocessing(config.data, splits.train)
-        return TrainableResNet(RESNETS[trial.network], splits.train.num_classes, preprocessing)
+        return TrainableResNet(depth, splits.train.num_classes, preprocessing)
 
 
 def _go_on() -> None:
@@ -368,7 +402,8 @@ def append_row(path: Path, row: Row) -> None:
 def shared_card(jobs: int) -> Iterator[None]:
     """Within it processes share the GPU by MPS, if there is its daemon."""
     control = shutil.which("nvidia-cuda-mps-control")
-    if jobs == 1 or control is None or not torch.cuda.is_available():
+    is_shared = "CUDA_MPS_PIPE_DIRECTORY" in os.environ  # by who started this
+    if jobs == 1 or is_shared or control is None or not torch.cuda.is_available():
         yield
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -392,10 +427,10 @@ def main() -> None:
     parser.add_argument("network", help="a tuned recipe for CIFAR-10, resnet20 or resnet32")
     parser.add_argument("--data", help="where the data set lies")
     parser.add_argument("--output", type=Path, default=Path("docs/results/search.csv"))
-    parser.add_argument("--trials", type=int, default=27)
-    parser.add_argument("--epochs", type=int, default=6, help="of a trial of the first rung")
-    parser.add_argument("--most-epochs", type=int, default=54)
-    parser.add_argument("--jobs", type=int, default=4, help="trials at once")
+    parser.add_argument("--trials", type=int, default=15)
+    parser.add_argument("--epochs", type=int, default=10, help="of a trial of the first rung")
+    parser.add_argument("--most-epochs", type=int, default=30)
+    parser.add_argument("--jobs", type=int, default=12, help="trials at once")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop in this time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)

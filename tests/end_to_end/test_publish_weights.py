@@ -144,6 +144,28 @@ def test_a_run_on_other_data_is_refused(tmp_path):
         publish_weights.prepare(tmp_path / "run", "hamiltonian_cifar10")
 
 
+def test_a_tuned_run_becomes_a_model_of_its_own(reproduction, tmp_path, monkeypatch):
+    name = "hamiltonian_cifar10_tuned"
+    settings = {"data.folder": str(reproduction), "training.epochs": 1, "training.batch_size": 20}
+    config = pdecnn.recipe(name).with_settings(settings)
+    run = pdecnn.train(config, output=tmp_path / "run", device="cpu")
+    arguments = ["", str(run.folder), "--model", name, "--destination", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", arguments)
+    publish_weights.main()
+    monkeypatch.setattr(registry, "PUBLISHED_WEIGHTS", tmp_path)
+    assert pdecnn.list_models("*_tuned", pretrained=True) == [name]
+    assert pdecnn.create_model(name, pretrained=True).num_weights <= 270_000
+    card = (tmp_path / name / "README.md").read_text()
+    assert f"pdecnn train {name} --data DIR --seed 0 --set training.epochs=1" in card
+    assert "100% of its training images to train, none to choose the epoch" in card
+
+
+def test_all_published_weights_fit_into_the_wheel():
+    """Of the paper's three networks, of a certified one, and of three tuned ones."""
+    files = [path for path in registry.PUBLISHED_WEIGHTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 14_000_000
+
+
 def test_nothing_is_written_unless_all_runs_are_in_order(publish, reproduction, tmp_path):
     path = reproduction / "runs" / "second_order_cifar10-seed0" / "summary.json"
     content = path.read_bytes()

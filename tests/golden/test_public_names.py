@@ -64,9 +64,9 @@ DENOISERS = [
     for dynamics in ("hamiltonian", "parabolic", "parabolic_stable", "second_order")
 ]
 SETTINGS = """
-    channels in_channels num_classes layer integrator num_steps step_size hidden_channels
-    activation normalization epsilon backprop grid_bits dimension share_weights opening patch_size
-    connector pooling classifier boundary certified_size mesh_size
+    channels in_channels num_classes layer integrator num_steps step_size train_step_size
+    hidden_channels activation normalization epsilon backprop grid_bits dimension share_weights
+    opening patch_size connector pooling classifier boundary certified_size mesh_size
 """
 NETWORK_METHODS = """
     acceleration close forward forward_features forward_head forward_intermediates from_pretrained

@@ -215,16 +215,20 @@ def _wave_assumptions(
     )
     # The system is linear: its local bound is that of all features. Where it is known it counts,
     # though no smaller than the sufficient one but for activations that are not as declared.
-    bound = sufficient if steps[0].local_bound is None else steps[0].local_bound
+    dt, bound = steps[0].step_size, steps[0].local_bound
+    if bound is None and sufficient is not None:
+        bound = (
+            sufficient * dt / block.step_size
+        )  # which is for steps without a factor of their own
     if bound is None:
         return *found, _no_bound(block, "step bound")
     return (
         *found,
         _injective(first, size, dense_size),
         Assumption(
-            statement=f"step_size {block.step_size:.4g} is below the bound {bound:.4g}",
-            holds=block.step_size * _ABOVE < bound,
-            otherwise=f"step_size {block.step_size:.4g} is not below the bound {bound:.4g}",
+            statement=f"step_size {dt:.4g} is below the bound {bound:.4g}",
+            holds=dt * _ABOVE < bound,
+            otherwise=f"step_size {dt:.4g} is not below the bound {bound:.4g}",
         ),
     )
 
@@ -274,7 +278,11 @@ def _remedy(block: Block, steps: tuple[StepStability, ...]) -> str:
         else ", or with network.step_size=stable, network.normalization=bias and "
         "network.certified_size, by which no distance grows"
     )
-    bounds = [step.local_bound for step in steps if step.local_bound is not None]
+    bounds = [
+        step.local_bound * block.step_size / step.step_size
+        for step in steps
+        if step.local_bound is not None
+    ]
     if not bounds or min(bounds) <= 0:
         return (
             f"some perturbation grows at every step size here: train with symmetric layers "

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from pdecnn.errors import ConfigError
 from pdecnn.fast.fused import fused_block, fused_steps, misfit, misfit_of_precision
-from pdecnn.networks.stages import Carrier, Classifier, LinearOpening, Opening, Stage
+from pdecnn.fast.stages import fused_stage
+from pdecnn.networks.stages import Carrier, Classifier, Connector, LinearOpening, Opening, Stage
 from pdecnn.pde.backprop import REVERSING_MODES, Path, Propagator, TimeStepping, refuse_buffers
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
@@ -198,21 +199,25 @@ class FastPropagator(Propagator):
 
 @dataclass(frozen=True)
 class FastCarrier(Carrier):
-    """Openings, connectors and closings by code that `backend` compiles."""
+    """Stages by fused kernels where they fit, else by code that `backend` compiles."""
 
     backend: str
     """As that of `FastPropagator`."""
 
     def carry(self, stage: Stage, features: Tensor) -> Tensor:
-        """By code that is compiled, but where hooks or PyTorch itself must meet plain operators."""
+        """By kernels or compiled code, but where hooks or PyTorch must meet plain operators."""
         if _is_looked_at() or has_foreign_code(stage):
             return stage.compute(features)
-        # Here fused kernels of openings and connectors belong: return what they compute where
-        # they fit, so that nothing is compiled. On a CPU, and in float32, they must say None.
+        # A block takes bfloat16 without a cast; the last connector, which does not pool, has none.
+        if isinstance(stage, Opening | Connector | Classifier):
+            last = isinstance(stage, Connector) and not stage.pool
+            outcome = fused_stage(stage, features, torch.float32 if last else torch.bfloat16)
+            if outcome is not None:
+                return outcome
         if not self._compiles(stage, features):
             return _compute(stage, features)
-        outcome: Tensor = compiled(_compute, self.backend)(stage, features)
-        return outcome
+        found: Tensor = compiled(_compute, self.backend)(stage, features)
+        return found
 
     def _compiles(self, stage: Stage, features: Tensor) -> bool:
         # A mean and a small product: compiling them takes longer than it ever saves.

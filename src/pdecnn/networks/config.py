@@ -58,6 +58,10 @@ class NetworkConfig(Settings):
         "Theorem 1 holds, 2/|K|^2, following the weights.",
         "(0, 1e30]",
     )
+    train_step_size: bool = setting(
+        False,
+        "Whether dt is trained: each layer has a positive factor of its own, 1 at the beginning.",
+    )
     hidden_channels: int | tuple[int, ...] | None = setting(
         None,
         "Channels between K and K^T: one number, or one per block; None: as many as outside.",
@@ -215,6 +219,10 @@ class NetworkConfig(Settings):
             )
         sized = stable or self.opening == "bounded" or self.classifier == "flat_unit_rows"
         problems = {
+            "train_step_size has factors before symmetric layers, and stable steps have a dt that "
+            "follows the weights: set network.layer=symmetric and numbers for network.step_size, "
+            "or leave train_step_size out": self.train_step_size
+            and (stable or self.layer != "symmetric"),
             "stable steps are those of forward Euler with symmetric layers (Theorem 1): set "
             "network.integrator=forward_euler and network.layer=symmetric": stable
             and (self.integrator, self.layer) != ("forward_euler", "symmetric"),

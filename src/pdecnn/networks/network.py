@@ -35,7 +35,7 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.chain import finish_chain, propagate_chain, reverse_chain
 from pdecnn.pde.convolution import SUBJECTS, check_features
 from pdecnn.pde.integrators import State
-from pdecnn.pde.layers import AbstractLayer
+from pdecnn.pde.layers import AbstractLayer, TimedLayer
 from pdecnn.pde.resolution import Resolution
 from pdecnn.pde.stable import StableLayer
 
@@ -398,7 +398,8 @@ def _make_layer(config: NetworkConfig, index: int) -> AbstractLayer:
     asked: dict[str, Any] = {} if hidden is None else {"hidden_channels": hidden}
     if config.boundary != "zero":
         asked["boundary"] = config.boundary
-    return config.resolved_layer(
+    kind = TimedLayer if config.train_step_size else config.resolved_layer
+    return kind(
         channels,
         **asked,
         dimension=config.dimension,

@@ -1,6 +1,7 @@
 """A block: layers in time, an integrator, and what is kept for the gradient (Sec. 3)."""
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -111,10 +112,17 @@ class Block(nn.Module):
 
     @property
     def step_sizes(self) -> tuple[float, ...]:
-        """The size of each step: `step_size`, times what a layer has as its own (`StableLayer`)."""
-        first = (layers[0] for layers in self.steps)
-        factors = (layer.factor if isinstance(layer, AbstractLayer) else 1.0 for layer in first)
-        return tuple(self.step_size * factor for factor in factors)
+        """The size of each step: `step_size`, times what layers have as their own.
+
+        Once around through all components of the state each of their factors is met once: of two
+        components, as in waves, their product stands before dt^2.
+        """
+        root = 1 / max(1, len(self.integrator.components))
+        sizes = []
+        for layers in self.steps:
+            own = [layer.factor for layer in layers if isinstance(layer, AbstractLayer)]
+            sizes.append(self.step_size * (prod(own) ** root if root < 1 else prod(own)))
+        return tuple(sizes)
 
     @property
     def steps(self) -> tuple[Layers, ...]:

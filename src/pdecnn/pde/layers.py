@@ -110,6 +110,32 @@ class SymmetricLayer(AbstractLayer):
         return convolution.adjoint(activated, negative=True)
 
 
+class TimedLayer(SymmetricLayer):
+    """F(Y) = exp(s) F_sym(Y), s = 0 at the beginning: a step size that is trained.
+
+    exp(s) stands before dt in forward Euler steps; in waves the product of those of a step stands
+    before dt^2.
+
+    s -> `log_factor`.
+    """
+
+    name = "timed"
+    deterministic = True
+    symmetric = True
+
+    def _add_parts(self) -> None:
+        self.log_factor = nn.Parameter(torch.zeros(1))
+
+    @property
+    def factor(self) -> float:
+        """exp(s) as a number."""
+        return float(self.log_factor.detach().double().exp())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """F(features)."""
+        return self.log_factor.exp() * super().forward(features)
+
+
 class ResidualLayer(AbstractLayer):
     """F(Y) = K2 sigma(N(K1 Y)) (eq. 1), the layer of a general residual network.
 

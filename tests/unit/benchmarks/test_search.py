@@ -10,6 +10,8 @@ from benchmarks.resnets import CifarResNet, TrainableResNet
 from benchmarks.search import (
     MOST_WEIGHTS,
     NETWORKS,
+    SEARCHED,
+    TURNS,
     Choice,
     Row,
     Trial,
@@ -24,7 +26,7 @@ from benchmarks.search import (
 )
 from pdecnn.data.image_set import ImageSet
 from pdecnn.learning.capture import compiled_network
-from pdecnn.networks.registry import create_model
+from pdecnn.networks.network import Network
 from pdecnn.runs.preparation import Splits
 
 NETWORK = "hamiltonian_cifar10_tuned"
@@ -71,15 +73,28 @@ def test_trials_are_the_same_in_every_call_and_differ():
 
 @pytest.mark.parametrize("dynamics", MOST_WEIGHTS)
 def test_every_trial_is_a_config_within_its_weights(dynamics):
-    network = f"{dynamics}_cifar10_tuned"
-    for num_steps, channels in NETWORKS[dynamics]:
-        made = create_model(f"{dynamics}_cifar10", num_steps=num_steps, channels=channels)
-        assert made.num_weights <= MOST_WEIGHTS[dynamics]
-    for number in range(6):
+    network, seen = f"{dynamics}_cifar10_tuned", []
+    for number in range(3 * len(NETWORKS[dynamics])):
         config = configured(Trial(network, 0, number, 7, 3, draw(network, number, 0)))
-        assert (config.network.num_steps, config.network.channels) in NETWORKS[dynamics]
         assert (config.training.epochs, config.seed) == (7, 3)
         assert config.data.validation_fraction == 0.2
+        if config.network not in seen:
+            seen.append(config.network)
+            assert Network(config.network).num_weights <= MOST_WEIGHTS[dynamics]
+    with_steps = 2 if dynamics == SEARCHED else 1  # of one or of two
+    assert len(NETWORKS[dynamics]) <= len(seen) <= with_steps * len(NETWORKS[dynamics])
+
+
+def test_every_network_meets_every_optimiser():
+    trials = [draw(NETWORK, number, 0) for number in range(15)]
+    met = {(str(trial["network.num_steps"]), trial["training.optimizer"]) for trial in trials}
+    assert len(met) == 2 * len(NETWORKS["hamiltonian"])
+
+
+def test_a_trial_of_gradient_descent_decays_in_the_loss_alone():
+    settings = next(draw(NETWORK, k, 0) for k in range(18) if TURNS[k % 3] == "nesterov")
+    training = configured(Trial(NETWORK, 0, 0, 1, 0, settings)).training
+    assert training.weight_decay == 0 < training.decay_weight
 
 
 def test_resnets_are_searched_in_optimiser_rate_and_decay_alone():

@@ -235,15 +235,14 @@ def check_what_is_not_fused_says_why(name, settings, reason):
 
 
 @pytest.mark.parametrize("mode", pdecnn.BACKPROP_MODES)
-def check_fused_blocks_compile_nothing(mode, monkeypatch):
-    """Not what is around their steps either."""
+def check_a_fused_network_compiles_nothing(mode, monkeypatch):
     monkeypatch.setattr(acceleration, "compile_function", None)
     network = make_network(mode=mode, **SMALL)
-    images = torch.randn(2, 16, 4, 4, requires_grad=True)
-    with accelerated(network, "anywhere"), torch.autocast("cpu", dtype=torch.bfloat16):
-        network.blocks[0](images).sum().backward()
-        with pytest.raises(TypeError):  # a stage, which is compiled
-            network.opening(torch.randn(2, 3, 4, 4))
+    batch = make_batch(network, 2, 4)
+    with accelerated(network, "anywhere"):
+        compute(network, batch)
+        with pytest.raises(TypeError):
+            compute(network, batch, torch.float32)
 
 
 def check_a_hook_is_respected():

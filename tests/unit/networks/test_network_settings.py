@@ -39,6 +39,10 @@ REACHED = {
     "integrator": ("runge_kutta_4", lambda n: the_one(b.integrator.name for b in n.blocks)),
     "num_steps": ((2, 5), lambda n: tuple(b.num_steps for b in n.blocks)),
     "step_size": ((0.5, 0.25), lambda n: tuple(b.step_size for b in n.blocks)),
+    "train_step_size": (
+        True,
+        lambda n: all(hasattr(layer, "log_factor") for layer in all_layers(n)),
+    ),
     "hidden_channels": (
         (2, 3),
         lambda n: tuple(the_one(x.hidden_channels for x in b.layers) for b in n.blocks),
