@@ -1,18 +1,15 @@
 """All of docs/results/speed.md: what `pdecnn bench` measures, and more beside it.
 
-    python -m benchmarks.speed [--only steps,digits,depth,large,compile] [--quick]
+    python -m benchmarks.speed [--only steps,digits,depth,large,compile,loops] [--quick]
 
 Steps are set against the ceilings of the machine and ResNets, the digits networks on the CPU
 against plain torch that does the same, large inputs `reversible` against `stored`, and the first
-step with cold caches against cached ones. Parts measured before are kept.
+step with cold caches against cached ones, and loops of a user's own against the trainer's. Parts
+measured before are kept.
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, process_time
@@ -20,10 +17,12 @@ from typing import Any
 
 import torch
 
+from benchmarks.fresh_process import cold_and_cached
 from benchmarks.plain_training import PlainTraining
 from benchmarks.resnets import CifarResNet
 from benchmarks.roofline import Ceilings, Roofline
 from benchmarks.speed_depth import bench_depth
+from benchmarks.speed_loops import bench_loops
 from benchmarks.speed_page import print_bench, write_speed
 from benchmarks.work import Work, count_work
 from pdecnn.learning.memory import free_memory
@@ -61,7 +60,6 @@ RESNET_DEPTHS = (20, 32)
 LARGE_MODES = ("stored", "reversible")
 _CPU = torch.device("cpu")
 _NUM_LARGE_INPUTS = 16  # so many that an epoch rarely ends within a repeat
-_LIMIT_SECONDS = 900
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -299,22 +297,12 @@ def bench_compile(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str
     names = ["hamiltonian_cifar10"] if device.type == "cuda" else []  # it has the most kernels
     rows = []
     for name in names:
-        rows.append({"network": name, **cold_and_cached(name, batch_size, device, say)})
+        code = (
+            f"from benchmarks.speed import first_step_seconds as measure\n"
+            f"print(measure({name!r}, {batch_size}, {str(device)!r}))"
+        )
+        rows.append({"network": name, **cold_and_cached(code, say, name)})
     return {"batch_size": batch_size, "rows": rows}
-
-
-def cold_and_cached(name: str, batch_size: int, device: torch.device, say: Say) -> dict[str, float]:
-    """The seconds of the first step with empty caches, then with those it left behind."""
-    with tempfile.TemporaryDirectory() as folder:
-        caches = {
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "inductor"),
-            "TRITON_CACHE_DIR": str(Path(folder) / "triton"),
-        }
-        say(f"first step of {name}, cold")
-        cold = _in_fresh_process(name, batch_size, device, caches)
-        say(f"it took {cold:.1f} s; the same with what is cached")
-        cached = _in_fresh_process(name, batch_size, device, caches)
-    return {"cold_seconds": cold, "cached_seconds": cached, "cached_share": cached / cold}
 
 
 def first_step_seconds(name: str, batch_size: int, device: str) -> float:
@@ -330,34 +318,13 @@ def first_step_seconds(name: str, batch_size: int, device: str) -> float:
     return perf_counter() - begin
 
 
-def _in_fresh_process(
-    name: str, batch_size: int, device: torch.device, variables: dict[str, str]
-) -> float:
-    code = (
-        f"from benchmarks.speed import first_step_seconds as measure\n"
-        f"print(measure({name!r}, {batch_size}, {str(device)!r}))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | variables,
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_SECONDS,
-        check=False,
-    )
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise RuntimeError(f"a first step of {name} in a fresh process failed: {last}")
-    return float(json.loads(done.stdout.splitlines()[-1]))
-
-
 PARTS = {
     "steps": bench_steps,
     "digits": bench_digits,
     "depth": bench_depth,
     "large": bench_large,
     "compile": bench_compile,
+    "loops": bench_loops,
 }
 
 

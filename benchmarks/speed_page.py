@@ -88,6 +88,7 @@ _HEADINGS = {
     "depth": "Depth",
     "large": "Large inputs",
     "compile": "Compilation",
+    "loops": "Loops of your own",
 }
 
 
@@ -316,12 +317,69 @@ def _compile(part: dict[str, Any]) -> list[Table]:
     ]
 
 
+def _loops(part: dict[str, Any]) -> list[Table]:
+    steps = [
+        (
+            _short(row["network"]),
+            row["variant"],
+            str(row["batch_size"]),
+            milliseconds(row["time"]),
+            spread(row["time"]),
+            NOT_THERE if row["time"] is None else f"{row['images_per_second']:,.0f}",
+            *(
+                NOT_THERE if ratio is None else f"{ratio:.2f}"
+                for ratio in (row["ratio_to_trainer"], row["ratio_to_plain"])
+            ),
+        )
+        for row in part["rows"]
+    ]
+    inference = [
+        (
+            _short(row["network"]),
+            str(row["batch_size"]),
+            milliseconds(row["time"]),
+            spread(row["time"]),
+            NOT_THERE if row["time"] is None else f"{row['images_per_second']:,.0f}",
+        )
+        for row in part["inference"]
+    ]
+    first = [
+        (_short(row["network"]), f"{row['cold_seconds']:.1f}", f"{row['cached_seconds']:.1f}")
+        for row in part["first_steps"]
+    ]
+    return [
+        Table(
+            f"Training steps in a loop, {part['precision']}",
+            ("network", "step", "batch", "ms", "spread", "images/s", "of trainer", "of plain"),
+            steps,
+            "trainer: pdecnn's whole step. loop: `pdecnn.accelerate`, batches of bytes on the "
+            "device, standardised, forward, cross entropy, backward, fused SGD; graph: replayed as "
+            "one CUDA graph; plain torch: the same network written in torch alone, in the same "
+            "loop. of trainer, of plain: times their time.",
+            num_names=2,
+        ),
+        Table(
+            f"Inference, {part['precision']}",
+            ("network", "batch", "ms", "spread", "images/s"),
+            inference,
+            "Bytes on the device to scores, by an accelerated network; on a GPU as one CUDA graph.",
+        ),
+        Table(
+            "First step of such a loop in a fresh process, seconds",
+            ("network", "cold", "cached"),
+            first or [("nothing is compiled on a CPU", *[NOT_THERE] * 2)],
+            "Without the import of torch: with empty caches, then with those left behind.",
+        ),
+    ]
+
+
 _TABLES: dict[str, Callable[[dict[str, Any]], list[Table]]] = {
     "steps": _steps,
     "digits": _digits,
     "depth": _depth,
     "large": _large,
     "compile": _compile,
+    "loops": _loops,
 }
 
 

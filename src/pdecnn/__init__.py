@@ -6,6 +6,7 @@ from pdecnn.errors import CheckpointError as CheckpointError
 from pdecnn.errors import ConfigError as ConfigError
 from pdecnn.errors import DataError as DataError
 from pdecnn.errors import DivergedError as DivergedError
+from pdecnn.fast import accelerate as accelerate
 from pdecnn.learning import Objective as Objective
 from pdecnn.learning import ObjectiveConfig as ObjectiveConfig
 from pdecnn.learning import ProjectedSGD as ProjectedSGD

@@ -13,7 +13,7 @@ NAMES = {
         Block CheckpointError Classifier ConfigError Connector Convolution DataError DivergedError
         ForwardEuler Grid INTEGRATORS Leapfrog Network NetworkConfig Objective ObjectiveConfig
         Opening Preprocessing ProjectedSGD ResidualLayer RunConfig RungeKutta4 StableLayer
-        SymmetricLayer TotalVariationNorm TrainingConfig Verlet attack certify coarsen
+        SymmetricLayer TotalVariationNorm TrainingConfig Verlet accelerate attack certify coarsen
         coarsen_in_space coarsen_in_time create_model diagnose evaluate export follow_weights_
         freeze_steps galerkin_coarsen list_activations list_models list_recipes load
         pde_coefficients pde_terms predict recipe rediscretize refine refine_in_space
@@ -69,9 +69,9 @@ SETTINGS = """
     opening patch_size connector pooling classifier boundary certified_size mesh_size
 """
 NETWORK_METHODS = """
-    close forward forward_features forward_head forward_intermediates from_pretrained get_classifier
-    num_classes num_features num_weights open padded_size preprocess propagate reset_classifier
-    reverse save_pretrained
+    acceleration close forward forward_features forward_head forward_intermediates from_pretrained
+    get_classifier num_classes num_features num_weights open padded_size preprocess propagate
+    reset_classifier reverse save_pretrained
 """
 
 

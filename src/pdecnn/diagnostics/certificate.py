@@ -23,6 +23,7 @@ from pdecnn.diagnostics.lipschitz import (
     standardization_bound,
 )
 from pdecnn.errors import ConfigError, DataError, DivergedError
+from pdecnn.fast.acceleration import accelerate
 from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.networks.preprocessing import as_tensor
 from pdecnn.networks.pretrained import nonfinite_weights
@@ -156,7 +157,7 @@ def float64_copy(network: Network) -> Network:
     """The network that is certified: in float64, without a grid, its steps bounded anew."""
     for part in following(network):
         part.refresh()  # weights may have changed by means that leave no trace
-    copy = frozen_copy(network)
+    copy = accelerate(frozen_copy(network), enabled=False)
     blocks = (plain_copy(block) for block in network.blocks if isinstance(block, Block))
     copy.blocks = nn.ModuleList(blocks).eval()
     given = dict(network.named_modules())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pdecnn.diagnostics.guarantees import attached, departure, guaranteed_bound, is_monotone
 from pdecnn.errors import ConfigError
+from pdecnn.fast.acceleration import FastCarrier, FastPropagator
 from pdecnn.networks.bounded import (
     BoundedConnector,
     BoundedOpening,
@@ -23,7 +24,7 @@ from pdecnn.networks.bounded import (
 )
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
-from pdecnn.networks.stages import Classifier, Connector, Opening
+from pdecnn.networks.stages import Classifier, Connector, Opening, Stage
 from pdecnn.pde.activations import BUILT_IN
 from pdecnn.pde.backprop import Propagator
 from pdecnn.pde.block import Block
@@ -168,10 +169,12 @@ def _oddity(part: nn.Module) -> str | None:
     if isinstance(part, Block):
         if type(part.integrator) not in _INTEGRATORS:
             return f"has the integrator {type(part.integrator).__name__}"
-        if type(part.propagator) is not Propagator:
+        if type(part.propagator) not in (Propagator, FastPropagator):
             return f"has the propagator {type(part.propagator).__name__}"
         kinds = [type(layer).__name__ for layer in part.layers if type(layer) not in _LAYERS]
         return f"has a layer of class {kinds[0]}" if kinds else None
+    if isinstance(part, Stage) and type(part.carrier) not in (type(None), FastCarrier):
+        return f"has the carrier {type(part.carrier).__name__}"
     if isinstance(part, AbstractLayer) and part.activation not in BUILT_IN:
         known = ", ".join(activation.name for activation in BUILT_IN)
         name = getattr(part.activation, "name", type(part.activation).__name__)

@@ -1,27 +1,34 @@
 """How fast a network runs, never what it computes.
 
-Within `accelerated` a block steps by compiled code, or by fused kernels where these fit its layers,
-and so do opening and connectors; outside the operators of PyTorch run one by one.
+`accelerate` gives each block a propagator, and each stage around them a carrier, that computes by
+fused kernels where these fit, else by compiled code where that is wanted and there is a GPU.
+Neither knows its network: both survive copies, files and other devices, and decide at each call.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, TypeGuard, cast
+from functools import cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional
 
-from pdecnn.fast.fused import fused_steps
-from pdecnn.fast.stages import Stage, fused_stage
-from pdecnn.networks.stages import Classifier, Connector, Opening
-from pdecnn.pde.backprop import Propagator, TimeStepping, refuse_buffers, start_state
+from pdecnn.errors import ConfigError
+from pdecnn.fast.fused import fused_block, fused_steps, misfit, misfit_of_precision
+from pdecnn.fast.stages import fused_stage
+from pdecnn.networks.stages import Carrier, Classifier, Connector, LinearOpening, Opening, Stage
+from pdecnn.pde.backprop import REVERSING_MODES, Path, Propagator, TimeStepping, refuse_buffers
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
-from pdecnn.pde.integrators import AbstractIntegrator, Layers, Shear, State, Verlet, Weights
+from pdecnn.pde.grid import is_followed
+from pdecnn.pde.integrators import AbstractIntegrator, Layers, Shear, State, Weights
+from pdecnn.pde.randomness import has_foreign_code
+from pdecnn.pde.stable import looks_at_weights
 
+Module = TypeVar("Module", bound=nn.Module)
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _CHANNEL_GROUP = 8
 
@@ -32,89 +39,217 @@ def fast_layout(features: Tensor) -> Tensor:
     return features if layout is None else features.contiguous(memory_format=layout)
 
 
+def accelerate(network: Module, *, enabled: bool = True) -> Module:
+    """The network itself, which from now on runs faster on a GPU, in any loop.
+
+    Any module with `Block`s will do. Under torch.autocast to bfloat16 blocks step by fused
+    kernels where these fit their layers, else by code that torch.compile makes at the first call;
+    `network.acceleration` says which, and why. Numbers are the same up to rounding; weights,
+    files, copies and devices are as before, and so is all on a CPU. `enabled=False` undoes it.
+    """
+    if not any(isinstance(part, Block) for part in network.modules()):
+        raise ConfigError(
+            f"accelerate takes a module with blocks, but {type(network).__name__} has none; what "
+            f"pdecnn makes fast are the time steps of pdecnn.Block"
+        )
+    _replace_ways(network, "inductor" if enabled else None)
+    return network
+
+
+def use_kernels(network: Module) -> Module:
+    """The network itself, its blocks by fused kernels where these fit, and nothing compiled.
+
+    For a few passes, whose time compiling would exceed.
+    """
+    _replace_ways(network, "")
+    return network
+
+
+def _replace_ways(module: nn.Module, backend: str | None) -> None:
+    """Give blocks and stages ways with this backend, None: their own; those of others stay."""
+    for part in module.modules():
+        if isinstance(part, Block) and type(part.propagator) in (Propagator, FastPropagator):
+            _set(part, "propagator", None if backend is None else FastPropagator(backend))
+        elif isinstance(part, Stage) and type(part.carrier) in (type(None), FastCarrier):
+            _set(part, "carrier", None if backend is None else FastCarrier(backend))
+
+
+def _set(part: nn.Module, name: str, value: object) -> None:
+    """Let an attribute of the object hide that of its class, or with None not hide it."""
+    if value is None:
+        vars(part).pop(name, None)
+    else:
+        vars(part)[name] = value
+
+
 @contextmanager
 def accelerated(module: nn.Module, backend: str = "inductor") -> Iterator[None]:
-    """Within it the blocks of a module, and the stages around them, run by compiled code or fused
-    kernels."""
-    from torch._dynamo import config as tracing
-
-    with ExitStack() as stack:
-        # Each width and each network of a process has its own graph of the same function.
-        stack.enter_context(
-            tracing.patch(recompile_limit=1000, accumulated_recompile_limit=100_000)
-        )
-        propagator = FastPropagator(backend)
-        blocks = [part for part in module.modules() if isinstance(part, Block)]
-        for block in blocks:
-            stack.enter_context(_attribute(block, "propagator", propagator))
-        # The halves of a Hamiltonian state are copied out of the features: of fewer bytes.
-        halved = any(isinstance(block.integrator, Verlet) for block in blocks)
-        dtype = torch.bfloat16 if halved else torch.float32
-        stages = [part for part in module.modules() if is_fusible(part)]
-        for stage in stages:
-            fast = _FastStage(stage, backend, dtype)
-            stack.enter_context(_attribute(stage, "forward", fast))
-        # Not in blocks, whose steps share a graph: each such function would have one of its own.
-        done = {part for own in (*blocks, *stages) for part in own.modules()}
-        for part in set(module.modules()) - done:
-            if isinstance(part, Convolution) and part.in_channels % _CHANNEL_GROUP:
-                stack.enter_context(_attribute(part, "forward", partial(_padded, part)))
-        yield
-
-
-@contextmanager
-def _attribute(module: nn.Module, name: str, value: object) -> Iterator[None]:
-    """Within it an attribute of the object hides that of its class."""
-    before = vars(module).get(name)
-    vars(module)[name] = value
+    """Within it the module is accelerated; afterwards it is what it was."""
+    names = ("propagator", "carrier")
+    before = [(part, [vars(part).get(name) for name in names]) for part in module.modules()]
+    _replace_ways(module, backend)
     try:
         yield
     finally:
-        if before is None:
-            del vars(module)[name]
-        else:
-            vars(module)[name] = before
+        for part, ways in before:
+            for name, way in zip(names, ways, strict=True):
+                _set(part, name, way)
 
 
-def is_fusible(part: nn.Module) -> TypeGuard[Stage]:
-    """Whether a part is a stage that `accelerated` runs by fused kernels where these fit, and else
-    compiles: it is not to be compiled a second time."""
-    return type(part) in (Opening, Connector, Classifier) and "forward" not in vars(part)
+@dataclass(frozen=True)
+class FastPropagator(Propagator):
+    """Steps by fused kernels where they fit the layers, else by code that `backend` compiles."""
+
+    backend: str
+    """Of torch.compile; 'inductor' is used on GPUs alone. Empty: nothing is compiled."""
+
+    def path(self, stepping: TimeStepping) -> Path:
+        """What holds under autocast to bfloat16, or to what is set where this is asked."""
+        weight = next((w for layer in stepping.steps[0] for w in layer.parameters()), None)
+        device = torch.device("cpu") if weight is None else weight.device
+        reason = misfit(stepping.integrator, stepping.steps, device)
+        if reason is None and torch.is_autocast_enabled(device.type):
+            reason = misfit_of_precision(device)
+        uncompiled = self._uncompiled(stepping, device)
+        if reason is None:
+            other = "compiled" if uncompiled is None else "eager"
+            return Path("fused", f"under torch.autocast to bfloat16; in other precisions {other}")
+        if uncompiled is None:
+            return Path("compiled", reason)
+        return Path("eager", reason if uncompiled in reason else f"{reason}; {uncompiled}")
+
+    def carry(self, stepping: TimeStepping, features: Tensor) -> Tensor:
+        """By one function of features where fused kernels fit."""
+        kept = stepping.backprop == "checkpointed" and torch.is_grad_enabled()
+        if not _is_looked_at() and not kept:
+            if stepping.backprop in REVERSING_MODES:
+                self._refuse_buffers(stepping)
+            keep = stepping.backprop == "stored"
+            outcome = fused_block(stepping, features, keep=keep)
+            if outcome is not None:
+                return outcome
+        return super().carry(stepping, features)
+
+    def start(self, stepping: TimeStepping, features: Tensor) -> State:
+        """On a GPU channels last, whatever the opening left."""
+        return super().start(stepping, fast_layout(features) if features.is_cuda else features)
+
+    def advance(self, stepping: TimeStepping, state: State, steps: Sequence[Layers]) -> State:
+        """Step by step, each compiled; never on a grid, where going back must meet the very
+        kernels of going forward."""
+        if _is_looked_at() or self._uncompiled(stepping, state[0].device):
+            return super().advance(stepping, state, steps)
+        step = compiled(_step, self.backend)
+        for layers in steps:
+            state = step(stepping.integrator, layers, state, stepping.step_size)
+        return state
+
+    def stored(self, stepping: TimeStepping, state: State, steps: Sequence[Layers]) -> State:
+        """By fused kernels that keep what the gradient needs, where they fit."""
+        fused = self._fused(stepping, state, steps, keep=True)
+        return self.advance(stepping, state, steps) if fused is None else fused
+
+    def reversing(self, stepping: TimeStepping, state: State) -> State:
+        """By fused kernels that keep the final state alone, where they fit."""
+        self._refuse_buffers(stepping)
+        fused = self._fused(stepping, state, stepping.steps, keep=False)
+        return super().reversing(stepping, state) if fused is None else fused
+
+    def increment(
+        self, stepping: TimeStepping, shear: Shear, sources: State, weights: Weights
+    ) -> Tensor:
+        """Compiled, but on a grid."""
+        if shear.layer is None or self._uncompiled(stepping, sources[0].device):
+            return super().increment(stepping, shear, sources, weights)
+        increment: Tensor = compiled(_increment, self.backend)(
+            shear, sources, stepping.step_size, weights
+        )
+        return increment
+
+    def _uncompiled(self, stepping: TimeStepping, device: torch.device) -> str | None:
+        """Why steps that are not fused are not compiled either; None: they are."""
+        if not self.backend:
+            return "nothing is compiled for a few passes"
+        if self.backend == "inductor" and device.type != "cuda":
+            return "no GPU"
+        if stepping.grid is not None:
+            return "on a grid nothing is compiled"
+        layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
+        if any(map(has_foreign_code, layers)):
+            return "a hook, or a replaced method"
+        if any(map(looks_at_weights, layers)):
+            return "in evaluation a stable step looks at its weights"
+        return None
+
+    @staticmethod
+    def _fused(
+        stepping: TimeStepping, state: State, steps: Sequence[Layers], *, keep: bool
+    ) -> State | None:
+        if _is_looked_at():
+            return None
+        return fused_steps(
+            stepping.integrator, steps, stepping.step_size, stepping.grid, state, keep=keep
+        )
+
+    @staticmethod
+    def _refuse_buffers(stepping: TimeStepping) -> None:
+        layers = [layer for layers in stepping.steps for layer in layers]
+        refuse_buffers(layers, stepping.integrator)
 
 
-class _FastStage:
-    """A stage's forward: by fused kernels where they fit, else compiled."""
+@dataclass(frozen=True)
+class FastCarrier(Carrier):
+    """Stages by fused kernels where they fit, else by code that `backend` compiles."""
 
-    def __init__(self, stage: Stage, backend: str, dtype: torch.dtype) -> None:
-        self.stage, self.backend = stage, backend
-        # A connector that does not pool is the last one: no block copies what it gives.
-        self.dtype = torch.float32 if getattr(stage, "pool", None) is False else dtype
-        self.padded: partial[Tensor] | None = None
-        if isinstance(stage, Opening) and stage.convolution.in_channels % _CHANNEL_GROUP:
-            self.padded = partial(_padded, stage.convolution)
+    backend: str
+    """As that of `FastPropagator`."""
 
-    def __call__(self, features: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():
-            return _plain_stage(self.stage, features)
-        outcome = fused_stage(self.stage, features, self.dtype)
-        if outcome is not None:
-            return outcome
-        plain = compiled(_plain_stage, self.backend)
-        if self.padded is None:
-            return cast(Tensor, plain(self.stage, features))
-        with _attribute(self.padded.args[0], "forward", self.padded):
-            return cast(Tensor, plain(self.stage, features))
+    def carry(self, stage: Stage, features: Tensor) -> Tensor:
+        """By kernels or compiled code, but where hooks or PyTorch must meet plain operators."""
+        if _is_looked_at() or has_foreign_code(stage):
+            return stage.compute(features)
+        # A block takes bfloat16 without a cast; the last connector, which does not pool, has none.
+        if isinstance(stage, Opening | Connector | Classifier):
+            last = isinstance(stage, Connector) and not stage.pool
+            outcome = fused_stage(stage, features, torch.float32 if last else torch.bfloat16)
+            if outcome is not None:
+                return outcome
+        if not self._compiles(stage, features):
+            return _compute(stage, features)
+        found: Tensor = compiled(_compute, self.backend)(stage, features)
+        return found
+
+    def _compiles(self, stage: Stage, features: Tensor) -> bool:
+        # A mean and a small product: compiling them takes longer than it ever saves.
+        if not self.backend or type(stage) is Classifier or looks_at_weights(stage):
+            return False
+        return self.backend != "inductor" or features.is_cuda
 
 
-def _plain_stage(stage: Any, features: Tensor) -> Tensor:
-    outcome: Tensor = type(stage).forward(stage, features)
-    return outcome
+def _is_looked_at() -> bool:
+    """Whether PyTorch follows every operator: compiles or exports it, or differentiates forwards.
+
+    Then it meets plain ones, whose rules it knows.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch.compiler.is_exporting()
+        or is_followed()
+        or forward_ad._current_level >= 0
+    )
 
 
-def _padded(convolution: Convolution, features: Tensor) -> Tensor:
-    if features.is_cuda and convolution.boundary == "zero":
-        return _convolve_padded(convolution, features)
-    return Convolution.forward(convolution, features)
+def _compute(stage: Stage, features: Tensor) -> Tensor:
+    """What a stage computes, an image's few channels padded for matrix units."""
+    if not isinstance(stage, Opening | LinearOpening) or not _is_padded(stage, features):
+        return stage.compute(features)
+    filtered = _convolve_padded(stage.convolution, features)
+    return torch.relu(stage.normalization(filtered)) if isinstance(stage, Opening) else filtered
+
+
+def _is_padded(stage: Opening | LinearOpening, features: Tensor) -> bool:
+    known = type(stage) in (Opening, LinearOpening) and stage.convolution.boundary == "zero"
+    return known and features.is_cuda and features.shape[1] % _CHANNEL_GROUP != 0
 
 
 def _convolve_padded(convolution: Convolution, features: Tensor) -> Tensor:
@@ -125,68 +260,6 @@ def _convolve_padded(convolution: Convolution, features: Tensor) -> Tensor:
     return convolve(features, stencil, padding=convolution.padding)
 
 
-@dataclass(frozen=True)
-class FastPropagator(Propagator):
-    """Steps by fused kernels where they fit the layers, else by code that `backend` compiles."""
-
-    backend: str
-
-    def start(self, stepping: TimeStepping, features: Tensor) -> State:
-        """As one compiled function; on a GPU channels last, whatever the opening left."""
-        features = fast_layout(features) if features.is_cuda else features
-        start = compiled(start_state, self.backend)
-        return cast(
-            State,
-            start(
-                stepping.integrator, features, stepping.steps[0], stepping.step_size, stepping.grid
-            ),
-        )
-
-    def finish(self, stepping: TimeStepping, state: State, dtype: torch.dtype) -> Tensor:
-        """As one compiled function."""
-        finish = compiled(_finish, self.backend)
-        return cast(Tensor, finish(stepping.integrator, state, dtype))
-
-    def advance(self, stepping: TimeStepping, state: State, steps: Sequence[Layers]) -> State:
-        """Step by step, each compiled; never on a grid, where going back must meet the very
-        kernels of going forward."""
-        if stepping.grid is not None:
-            return stepping.walk_on_grid(state, steps)
-        step = compiled(_step, self.backend)
-        for layers in steps:
-            state = step(stepping.integrator, layers, state, stepping.step_size)
-        return state
-
-    def stored(self, stepping: TimeStepping, state: State, steps: Sequence[Layers]) -> State:
-        """By fused kernels that keep what the gradient needs, where they fit."""
-        fused = _fused(stepping, state, steps, keep=True)
-        return self.advance(stepping, state, steps) if fused is None else fused
-
-    def reversing(self, stepping: TimeStepping, state: State) -> State:
-        """By fused kernels that keep the final state alone, where they fit."""
-        layers = [layer for layers in stepping.steps for layer in layers]
-        refuse_buffers(layers, stepping.integrator)
-        fused = _fused(stepping, state, stepping.steps, keep=False)
-        return super().reversing(stepping, state) if fused is None else fused
-
-    def increment(
-        self, stepping: TimeStepping, shear: Shear, sources: State, weights: Weights
-    ) -> Tensor:
-        """Compiled, but on a grid."""
-        if stepping.grid is not None or shear.layer is None:
-            return super().increment(stepping, shear, sources, weights)
-        increment = compiled(_increment, self.backend)
-        return cast(Tensor, increment(shear, sources, stepping.step_size, weights))
-
-
-def _fused(
-    stepping: TimeStepping, state: State, steps: Sequence[Layers], *, keep: bool
-) -> State | None:
-    return fused_steps(
-        stepping.integrator, steps, stepping.step_size, stepping.grid, state, keep=keep
-    )
-
-
 def _step(integrator: AbstractIntegrator, layers: Layers, state: State, step_size: float) -> State:
     return integrator.step(layers, state, step_size)
 
@@ -195,43 +268,33 @@ def _increment(shear: Shear, sources: State, step_size: float, weights: Weights)
     return shear.increment(*sources, step_size=step_size, weights=weights)
 
 
-def _finish(integrator: AbstractIntegrator, state: State, dtype: torch.dtype) -> Tensor:
-    return integrator.finish(state).to(dtype)
+def compile_function(
+    function: Callable[..., Any], backend: str, *, whole: bool = True, **options: bool
+) -> Callable[..., Any]:
+    """The function as compiled code, one graph for each shape of the arguments.
 
-
-def compile_settings(backend: str, **options: bool) -> dict[str, Any]:
-    """What torch.compile is told: one graph for each shape of the arguments, no break in it.
-
+    What cannot be followed is an error where it is to be compiled as a whole.
     Kernels are chosen by rule, not by the clock: another process must get the same bits. This
     is an option of the call, since gradients are compiled in threads of autograd's own, where a
     patched setting does not hold. Other options are inductor's.
     """
-    options = {"deterministic": True, **options} if backend == "inductor" else {}
-    return {"backend": backend, "fullgraph": True, "dynamic": False, "options": options or None}
-
-
-def compile_function(
-    function: Callable[..., Any], backend: str, **options: bool
-) -> Callable[..., Any]:
-    """The function as compiled code."""
-    compiled: Callable[..., Any] = torch.compile(function, **compile_settings(backend, **options))
-    return compiled
+    given: dict[str, Any] = {"deterministic": True, **options} if backend == "inductor" else {}
+    made: Callable[..., Any] = torch.compile(
+        function, backend=backend, fullgraph=whole, dynamic=False, options=given or None
+    )
+    return made
 
 
 @cache
 def compiled(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
     """The same, made once for each function of the module."""
-    return compile_function(function, backend)
+    from torch._dynamo import config as tracing  # takes long to import
 
+    made = compile_function(function, backend, whole=False)
 
-@contextmanager
-def compiled_modules(modules: Iterable[nn.Module], backend: str) -> Iterator[None]:
-    """Within it calls of these modules run compiled."""
-    before = [(module, module._compiled_call_impl) for module in modules]
-    for module, _ in before:
-        module.compile(**compile_settings(backend))
-    try:
-        yield
-    finally:
-        for module, own in before:
-            module._compiled_call_impl = own
+    def call(*arguments: Any) -> Any:
+        # Each width and each network of a process has its own graph of the same function.
+        with tracing.patch(recompile_limit=1000, accumulated_recompile_limit=100_000):
+            return made(*arguments)
+
+    return call

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.fast.kernels import symmetric_shear as kernels
+from pdecnn.pde.backprop import TimeStepping
 from pdecnn.pde.facts import declared
 from pdecnn.pde.grid import Grid, largest_magnitude
 from pdecnn.pde.integrators import (
@@ -20,8 +21,10 @@ from pdecnn.pde.integrators import (
     AbstractReversibleIntegrator,
     ForwardEuler,
     Layers,
+    Leapfrog,
     Shear,
     State,
+    Verlet,
 )
 
 
@@ -45,11 +48,35 @@ class Plan:
     grid: Grid | None
     keep: bool
     """Whether all is kept for the gradient; else states are computed backwards."""
+    parts: int | None = None
+    """Where features go in and come out, not states: into how many components they are split."""
 
     @property
     def grid_scale(self) -> float | None:
         """1 / the mesh size of the grid."""
         return None if self.grid is None else float(2**self.grid.bits)
+
+    @property
+    def num_components(self) -> int:
+        """Of a state."""
+        return 1 + max(max(update.target, update.source) for update in self.updates)
+
+    def split(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The components of inputs, or of their gradient, None where they have none."""
+        features = inputs[0]
+        if self.parts is None or features is None:
+            return list(inputs)
+        missing = self.num_components - self.parts
+        return [*features.chunk(self.parts, 1), *[None] * missing]
+
+    def begin(self, inputs: State) -> State:
+        """The state at the start."""
+        if self.parts is None:
+            return inputs
+        known = [part for part in self.split(inputs) if part is not None]
+        if self.grid is not None:  # bfloat16 numbers stay such, since a grid is of powers of two
+            known = list(map(self.grid.round, known))
+        return (*known, *map(torch.zeros_like, known[: self.num_components - len(known)]))
 
     def taken_along(self, k: int, step: int) -> Update | None:
         """The neighbour of update k, +1 after or -1 before it, that its last kernel can do too.
@@ -72,6 +99,30 @@ class Plan:
         return any(u.target == component for u in self.updates if u.layer is not None)
 
 
+def misfit(
+    integrator: AbstractIntegrator, steps: Sequence[Layers], device: torch.device
+) -> str | None:
+    """Why the kernels do not compute these steps there, in words; None: in bfloat16 they do."""
+    found = kernels.misfit_of_device(device)
+    if found is not None:
+        return found
+    shears = _shears(integrator, steps)
+    if shears is None:
+        return f"{integrator.name}: the kernels take the steps of forward_euler and of plain shears"
+    reasons = (kernels.misfit(layer, device) for layer in _layers_of(shears))
+    return next(filter(None, reasons), None)
+
+
+def misfit_of_precision(device: torch.device) -> str | None:
+    """Why the kernels do not compute in the precision that holds now; None: it is theirs."""
+    if not torch.is_autocast_enabled(device.type):
+        return "float32: the kernels compute in bfloat16, under torch.autocast"
+    dtype = torch.get_autocast_dtype(device.type)
+    if dtype != torch.bfloat16:
+        return f"autocast to {str(dtype).removeprefix('torch.')}: the kernels compute in bfloat16"
+    return None
+
+
 def fused_steps(
     integrator: AbstractIntegrator,
     steps: Sequence[Layers],
@@ -82,17 +133,61 @@ def fused_steps(
     keep: bool,
 ) -> State | None:
     """The state after the steps; None where the kernels do not compute what the layers do."""
-    if not _computes_in_bfloat16(state[0]):
+    if _unfit(integrator, steps, state[0]):
         return None
-    shears = _shears(integrator, steps)
-    if shears is None:
+    return _run(integrator, steps, step_size, grid, state, keep=keep)
+
+
+def fused_block(stepping: TimeStepping, features: Tensor, *, keep: bool) -> Tensor | None:
+    """All of a block from features to features, so that no other operator touches a state.
+
+    None where the kernels do not compute what it does.
+    """
+    parts = _num_parts(stepping.integrator)
+    if parts is None or _unfit(stepping.integrator, stepping.steps, features):
         return None
-    layers: dict[int, nn.Module] = {
-        id(shear.layer): shear.layer for shear in shears if shear.layer is not None
-    }
-    if not all(kernels.fits(layer, state[0]) for layer in layers.values()):
-        return None
-    places = {key: place for place, key in enumerate(layers)}
+    (outcome,) = _run(
+        stepping.integrator,
+        stepping.steps,
+        stepping.step_size,
+        stepping.grid,
+        (features,),
+        keep=keep,
+        parts=parts,
+    )
+    return outcome
+
+
+def _num_parts(integrator: AbstractIntegrator) -> int | None:
+    """Into how many components features are split, where all others start at zero."""
+    if type(integrator) is Verlet:
+        return 2
+    plain = type(integrator) is Leapfrog and not integrator.second_order_start
+    return 1 if plain or type(integrator) is ForwardEuler else None
+
+
+def _unfit(integrator: AbstractIntegrator, steps: Sequence[Layers], features: Tensor) -> bool:
+    device = features.device
+    return bool(
+        misfit_of_precision(device)
+        or kernels.misfit_of_features(features)
+        or misfit(integrator, steps, device)
+    )
+
+
+def _run(
+    integrator: AbstractIntegrator,
+    steps: Sequence[Layers],
+    step_size: float,
+    grid: Grid | None,
+    inputs: State,
+    *,
+    keep: bool,
+    parts: int | None = None,
+) -> State:
+    shears = _shears(integrator, steps) or []
+    layers = _layers_of(shears)
+    places = {id(layer): place for place, layer in enumerate(layers)}
     updates = tuple(
         Update(
             shear.target,
@@ -102,22 +197,58 @@ def fused_steps(
         )
         for shear in shears
     )
-    weights = [dict(layer.named_parameters()) for layer in layers.values()]
-    epsilons = tuple(float(layer.normalization.epsilon) for layer in layers.values())  # type: ignore[union-attr, arg-type]
+    stencils, scales, biases = zip(*map(kernels.weights_of, layers), strict=True)
+    epsilons = tuple(float(layer.normalization.epsilon) for layer in layers)  # type: ignore[union-attr, arg-type]
     # Only here: within an autograd function gradients are always off.
-    plan = Plan(updates, epsilons, grid, keep and torch.is_grad_enabled())
-    outcome: tuple[Tensor, ...] = _FusedSteps.apply(  # type: ignore[no-untyped-call]
-        plan,
-        len(state),
-        *state,
-        *(weight[kernels.STENCIL] for weight in weights),
-        *(weight[kernels.SCALE] for weight in weights),
-        *(weight[kernels.BIAS] for weight in weights),
-    )
-    final, extents = outcome[: len(state)], outcome[len(state) :]
-    if grid is not None:
-        grid.check_extent(extents[0], state[0].dtype)
-    return final
+    plan = Plan(updates, epsilons, grid, keep and torch.is_grad_enabled(), parts)
+    tensors = (*inputs, *stencils, *scales, *biases)
+    if kernels.needs_rehearsal():
+        _rehearse(plan, len(inputs), tensors)
+    outcome: tuple[Tensor, ...] = _FusedSteps.apply(plan, len(inputs), *tensors)  # type: ignore[no-untyped-call]
+    if grid is None:
+        return outcome
+    return grid.checked(outcome[: len(inputs)], outcome[-1])
+
+
+_rehearsed: set[Any] = set()
+
+
+def _rehearse(plan: Plan, num_inputs: int, tensors: Sequence[Tensor]) -> None:
+    """Compile all kernels of a plan together, the first time that its shapes are met."""
+    features, differentiable = tensors[0], torch.is_grad_enabled()
+    needed = (False, False, *(differentiable and tensor.requires_grad for tensor in tensors))
+    key = (plan, features.shape, features.dtype, features.device, needed)
+    if key in _rehearsed:
+        return
+    _rehearsed.add(key)
+    context = _Rehearsal(needed)
+    shapes = [torch.empty_like(tensor, device="meta") for tensor in tensors]
+    with torch.no_grad(), kernels.rehearsal(features.device):
+        outcome = _FusedSteps.forward(context, plan, num_inputs, *shapes)
+        if any(needed):
+            _FusedSteps.backward(context, *map(torch.empty_like, outcome))
+
+
+class _Rehearsal:
+    """What autograd gives to a function to remember things by."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Tensor, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        self.saved_tensors = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        del value
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        del tensors
+
+
+def _layers_of(shears: Sequence[Shear]) -> list[nn.Module]:
+    """The distinct layers, in order."""
+    return list(dict.fromkeys(shear.layer for shear in shears if shear.layer is not None))
 
 
 def _shears(integrator: AbstractIntegrator, steps: Sequence[Layers]) -> list[Shear] | None:
@@ -130,11 +261,6 @@ def _shears(integrator: AbstractIntegrator, steps: Sequence[Layers]) -> list[She
     shears = [shear for layers in steps for shear in integrator.shears(layers) or ()]
     plain = all(isinstance(shear.source, int) for shear in shears)
     return shears if plain and not declared(kind, "step") else None
-
-
-def _computes_in_bfloat16(features: Tensor) -> bool:
-    kind = features.device.type
-    return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
 
 
 class _Weights(NamedTuple):
@@ -154,16 +280,28 @@ class _Weights(NamedTuple):
 
 
 class _State:
-    """Float32 components and, of those a convolution reads, bfloat16 copies."""
+    """Float32 components and, of those a convolution reads, bfloat16 copies.
+
+    A component that came in bfloat16 is its own copy until it changes.
+    """
 
     def __init__(self, components: Sequence[Tensor], copied: Sequence[bool]) -> None:
-        layout = torch.channels_last
-        self.values = [value.contiguous(memory_format=layout) for value in components]
+        self.values = [_dense(value) for value in components]
         self.copied = copied
         self.copies = [
             value.to(torch.bfloat16) if wanted else None
             for value, wanted in zip(self.values, copied, strict=True)
         ]
+
+    def given_back(self, plan: Plan, dtype: torch.dtype) -> list[Tensor]:
+        """What goes out as the plan's inputs came in: features of the dtype, or all components."""
+        if plan.parts is None:
+            return self.values
+        found = [
+            copy if copy is not None and dtype == torch.bfloat16 else value.to(dtype)
+            for value, copy in zip(self.values[: plan.parts], self.copies, strict=False)
+        ]
+        return found if plan.parts == 1 else [torch.cat(found, 1)]
 
     def copy_of(self, component: int) -> Tensor:
         copy = self.copies[component]
@@ -175,12 +313,18 @@ class _State:
 
     def add(self, target: int, source: int, factor: float, grid: Grid | None) -> None:
         """Add a multiple of another component, rounded to the grid."""
+        added = self.values[source].float()
         if grid is None:
-            value = torch.add(self.values[target], self.values[source], alpha=factor)
+            value = torch.add(self.values[target], added, alpha=factor)
         else:
-            value = self.values[target] + grid.round(factor * self.values[source])
+            value = self.values[target] + grid.round(factor * added)
         copy = value.to(torch.bfloat16) if self.copied[target] else None
         self.set(target, kernels.Sum(value, copy))
+
+
+def _dense(features: Tensor) -> Tensor:
+    """Channels last without gaps, as the kernels read them."""
+    return features.contiguous(memory_format=torch.channels_last)
 
 
 class _WeightGradients:
@@ -253,10 +397,10 @@ def _begin_back(gradients: Sequence[Tensor | None], plan: Plan) -> tuple[list[Te
     Nobody uses the velocity of an outcome, and its gradient comes from the last position alone:
     that needs no zeros and no sum.
     """
-    known, last, left = list(gradients), plan.updates[-1], len(plan.updates)
+    known, last, left = plan.split(gradients), plan.updates[-1], len(plan.updates)
     given = known[last.target]
     if last.layer is None and known[last.source] is None and given is not None:
-        known[last.source] = given if last.factor == 1 else last.factor * given
+        known[last.source] = given if last.factor == 1 else last.factor * given.float()
         left -= 1
     some = next(gradient for gradient in known if gradient is not None)
     return [torch.zeros_like(some) if g is None else g for g in known], left
@@ -266,8 +410,8 @@ def _refuse_second_derivatives() -> None:
     if torch.is_grad_enabled():
         raise RuntimeError(
             "second derivatives through fused kernels are not available; where "
-            "create_graph=True is needed compute outside of `accelerated`, with "
-            "backprop='stored' or 'checkpointed'"
+            "create_graph=True is needed undo it with pdecnn.accelerate(network, enabled=False), "
+            "with backprop='stored' or 'checkpointed'"
         )
 
 
@@ -275,16 +419,20 @@ class _FusedSteps(torch.autograd.Function):
     """The updates of a plan and their gradient."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, num_components: int, *tensors: Tensor) -> State:
+    def forward(ctx: Any, plan: Plan, num_inputs: int, *tensors: Tensor) -> State:
         num_layers = len(plan.epsilons)
-        components, rest = tensors[:num_components], tensors[num_components:]
+        inputs, rest = tensors[:num_inputs], tensors[num_inputs:]
+        components = plan.begin(inputs)
+        num_components = len(components)
         stencils = torch.stack([s.detach() for s in rest[:num_layers]]).permute(0, 1, 3, 4, 2)
         stencils = stencils.to(torch.bfloat16, memory_format=torch.contiguous_format)
         weights = _Weights(stencils, rest[num_layers : 2 * num_layers], rest[2 * num_layers :])
         keep = plan.keep and any(ctx.needs_input_grad)
         state = _State(components, [plan.is_read(k) for k in range(num_components)])
         saved: list[Tensor] = []
-        extents = [] if plan.grid is None else [largest_magnitude(v) for v in state.values]
+        extents = []
+        if plan.grid is not None:
+            extents = [largest_magnitude(value).float() for value in state.values]
         done = -1
         for k, (target, source, layer, factor) in enumerate(plan.updates):
             if k == done:
@@ -314,34 +462,36 @@ class _FusedSteps(torch.autograd.Function):
                     saved += [read] if hidden is None else [read, activated, hidden]
             if plan.grid is not None:
                 extents.append(largest_magnitude(state.values[target]))
-        ctx.plan, ctx.num_components = plan, num_components
+        ctx.plan, ctx.num_inputs, ctx.dtype = plan, num_inputs, inputs[0].dtype
         ctx.set_materialize_grads(False)
         kept = saved if keep else state.values
         ctx.save_for_backward(*kept, *weights.scales, *weights.biases, stencils)
+        given_back = state.given_back(plan, ctx.dtype)
         if plan.grid is None:
-            return tuple(state.values)
+            return tuple(given_back)
         extent = torch.stack(extents).amax()
         ctx.mark_non_differentiable(extent)
-        return (*state.values, extent)
+        return (*given_back, extent)
 
     @staticmethod
     def backward(ctx: Any, *outcome_gradients: Tensor) -> tuple[Tensor | None, ...]:
         _refuse_second_derivatives()
         plan: Plan = ctx.plan
-        num_components: int = ctx.num_components
+        num_inputs: int = ctx.num_inputs
         num_layers = len(plan.epsilons)
         *kept, stencils = ctx.saved_tensors
         cut = len(kept) - 2 * num_layers
         kept, scales, biases = kept[:cut], kept[cut : cut + num_layers], kept[cut + num_layers :]
         weights = _Weights(stencils, tuple(scales), tuple(biases))
+        outcome_values, left = _begin_back(outcome_gradients[:num_inputs], plan)
+        num_components = len(outcome_values)
         written = [plan.is_written(k) for k in range(num_components)]
-        outcome_values, left = _begin_back(outcome_gradients[:num_components], plan)
         gradients = _State(outcome_values, written)
         state = None
         if not plan.keep:
             state = _State(kept, [plan.is_read(k) for k in range(num_components)])
         needed = ctx.needs_input_grad
-        trained = [any(needed[2 + num_components + k :: num_layers]) for k in range(num_layers)]
+        trained = [any(needed[2 + num_inputs + k :: num_layers]) for k in range(num_layers)]
         sums = _WeightGradients(num_layers)
         done = len(plan.updates)
         for k, (target, source, layer, factor) in reversed(list(enumerate(plan.updates))):
@@ -391,5 +541,5 @@ class _FusedSteps(torch.autograd.Function):
             if trained[layer]:
                 sums.add(layer, found, read, gradient, factor)
             gradients.set(source, new_gradient)
-        every = (None, None, *gradients.values, *sums.finish())
+        every = (None, None, *gradients.given_back(plan, ctx.dtype), *sums.finish())
         return tuple(g if wanted else None for g, wanted in zip(every, needed, strict=True))

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pdecnn.fast.fused import _computes_in_bfloat16, _refuse_second_derivatives
+from pdecnn.fast.fused import _refuse_second_derivatives, misfit_of_precision
 from pdecnn.fast.kernels import stages as kernels
-from pdecnn.fast.kernels.symmetric_shear import _has_triton, _runs_on
+from pdecnn.fast.kernels.symmetric_shear import misfit_of_device
 from pdecnn.networks.stages import Classifier, Connector, Opening
 from pdecnn.pde.convolution import Convolution, without_autocast
 from pdecnn.pde.grid import is_followed
@@ -64,10 +64,9 @@ def reason_against(stage: Stage, features: Tensor) -> str | None:
 
 
 def _reason_against_features(features: Tensor) -> str | None:
-    if not _has_triton() or not _runs_on(features.device):
-        return f"kernels need triton and a GPU that multiplies bfloat16, not {features.device}"
-    if not _computes_in_bfloat16(features):
-        return "kernels need autocast to bfloat16"
+    found = misfit_of_device(features.device) or misfit_of_precision(features.device)
+    if found is not None:
+        return found
     if is_followed():
         return "torch.func follows every operator"
     if features.dim() != 4:
@@ -78,7 +77,7 @@ def _reason_against_features(features: Tensor) -> str | None:
 
 
 def _reason_against_classifier(classifier: Classifier, features: Tensor) -> str | None:
-    if replaced_methods(classifier) - {"forward"}:
+    if replaced_methods(classifier):
         return "a method of the classifier is replaced"
     if classifier.num_classes == 0 or classifier.weight.shape[1] != features.shape[1]:
         return "there are no classes, or other channels than it has weights for"

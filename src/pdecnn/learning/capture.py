@@ -11,13 +11,7 @@ from torch import Tensor
 from pdecnn.data.augmentation import stable_seed
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DivergedError
-from pdecnn.fast.acceleration import (
-    accelerated,
-    compile_function,
-    compiled_modules,
-    fast_layout,
-    is_fusible,
-)
+from pdecnn.fast.acceleration import accelerated, compile_function, fast_layout
 from pdecnn.learning.metrics import compute_scores
 from pdecnn.learning.statistics import ReestimatedStatistics
 from pdecnn.learning.step import TrainingStep
@@ -35,13 +29,8 @@ _MOST_COMPILED_WEIGHTS = 200
 
 @contextmanager
 def compiled_network(network: Network, backend: str = "inductor") -> Iterator[None]:
-    """Within it the network runs by fused kernels and, where they do not fit, compiled code."""
-    stages = [network.opening, *network.connectors, network.classifier]
-    with (
-        compiled_modules([stage for stage in stages if not is_fusible(stage)], backend),
-        accelerated(network, backend),
-        known_bounds(network),
-    ):
+    """Within it the network is accelerated, and follows no weights by itself."""
+    with accelerated(network, backend), known_bounds(network):
         yield
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from math import prod, sqrt
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from pdecnn.networks.stages import Classifier, pool_by_2
+from pdecnn.networks.stages import Classifier, Stage, pool_by_2
 from pdecnn.pde.resolution import depth_to_space, space_to_depth
 from pdecnn.pde.stable import BoundedConvolution
 
@@ -44,7 +44,7 @@ def pooled_channels(channels: int, pooling: str, dimension: int) -> int:
     return channels if pooling == "average" else channels * 2**dimension
 
 
-class PaddedOpening(nn.Module):
+class PaddedOpening(Stage):
     """Cells of `patch_size` pixels an axis as channels, then zeros for the channels that lack."""
 
     deterministic = True
@@ -57,13 +57,13 @@ class PaddedOpening(nn.Module):
         self.patch_size = patch_size
         self.missing = channels - in_channels * patch_size**dimension
 
-    def forward(self, images: Tensor) -> Tensor:
+    def compute(self, images: Tensor) -> Tensor:
         """The initial features of the first block."""
         features = space_to_depth(images, self.patch_size)
         return functional.pad(features, (0, 0) * self.dimension + (0, self.missing))
 
 
-class PaddedClosing(nn.Module):
+class PaddedClosing(Stage):
     """The transpose of `PaddedOpening`: the channels it padded are dropped, cells are pixels again.
 
     The opening is an isometry, so that this expands no distance and undoes it.
@@ -75,13 +75,13 @@ class PaddedClosing(nn.Module):
         super().__init__()
         self.num_classes, self.dimension, self.patch_size = in_channels, dimension, patch_size
 
-    def forward(self, features: Tensor) -> Tensor:
+    def compute(self, features: Tensor) -> Tensor:
         """The field of the features."""
         kept = features.narrow(1, 0, self.num_classes * self.patch_size**self.dimension)
         return depth_to_space(kept, self.patch_size)
 
 
-class BoundedOpening(nn.Module):
+class BoundedOpening(Stage):
     """Cells of `patch_size` pixels as channels, then a convolution divided by its norm."""
 
     deterministic = True
@@ -101,13 +101,13 @@ class BoundedOpening(nn.Module):
             in_channels * patch_size**dimension, channels, size=size, dimension=dimension
         )
 
-    def forward(self, images: Tensor) -> Tensor:
+    def compute(self, images: Tensor) -> Tensor:
         """The initial features of the first block."""
         features: Tensor = self.convolution(space_to_depth(images, self.patch_size))
         return features
 
 
-class BoundedConnector(nn.Module):
+class BoundedConnector(Stage):
     """Pooling, then a matrix of norm 1 at each pixel; the last one does nothing.
 
     After a last block a matrix would be one more linear map before the classifier's.
@@ -129,7 +129,7 @@ class BoundedConnector(nn.Module):
                 dimension=dimension,
             )
 
-    def forward(self, features: Tensor) -> Tensor:
+    def compute(self, features: Tensor) -> Tensor:
         """The features of the next block."""
         if self.is_last:
             return features

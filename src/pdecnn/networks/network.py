@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import torch
@@ -38,6 +38,17 @@ from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import AbstractLayer, TimedLayer
 from pdecnn.pde.resolution import Resolution
 from pdecnn.pde.stable import StableLayer
+
+
+class BlockPath(NamedTuple):
+    """In which way a block of a network steps."""
+
+    block: str
+    """Its name among the network's modules."""
+    path: str
+    """'fused', 'compiled' or 'eager'."""
+    reason: str
+    """Why, in words."""
 
 
 class Network(nn.Module):
@@ -97,6 +108,13 @@ class Network(nn.Module):
     def num_weights(self) -> int:
         """The number of trainable weights."""
         return sum(weight.numel() for weight in self.parameters() if weight.requires_grad)
+
+    @property
+    def acceleration(self) -> list[BlockPath]:
+        """In which way each block steps, 'fused', 'compiled' or 'eager', and why; see
+        `pdecnn.accelerate`."""
+        named = self.named_modules()
+        return [BlockPath(name, *b.acceleration) for name, b in named if isinstance(b, Block)]
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores (batch, num_classes) of standardised images, or of each of their pixels.

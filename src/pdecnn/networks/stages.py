@@ -1,5 +1,7 @@
 """What stands around the blocks: opening, connectors, classifier (Sec. 5), or a closing."""
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,7 +14,31 @@ from pdecnn.pde.resolution import Resolution
 _AVERAGE_POOL = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 
 
-class Opening(nn.Module):
+class Carrier(ABC):
+    """Another way to carry out a stage, with the same results."""
+
+    @abstractmethod
+    def carry(self, stage: "Stage", features: Tensor) -> Tensor:
+        """What the stage makes of the features."""
+
+
+class Stage(nn.Module):
+    """A part of a network around its blocks."""
+
+    carrier: Carrier | None = None
+    """What carries it out in place of `compute`, as a block's propagator does its steps."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """What it makes of the features, or of images where it is an opening."""
+        carrier = self.carrier
+        return self.compute(features) if carrier is None else carrier.carry(self, features)
+
+    def compute(self, features: Tensor) -> Tensor:
+        """The same by the operators of PyTorch."""
+        raise NotImplementedError
+
+
+class Opening(Stage):
     """3-point convolution, batch norm, ReLU: from image channels to the first width."""
 
     def __init__(
@@ -24,12 +50,12 @@ class Opening(nn.Module):
         )
         self.normalization = make_batch_norm(channels, dimension=dimension)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def compute(self, images: Tensor) -> Tensor:
         """The initial features of the first block."""
         return torch.relu(self.normalization(self.convolution(images)))
 
 
-class LinearOpening(nn.Module):
+class LinearOpening(Stage):
     """A 3-point convolution and nothing else."""
 
     deterministic = True
@@ -42,7 +68,7 @@ class LinearOpening(nn.Module):
             in_channels, channels, dimension=dimension, boundary=boundary
         )
 
-    def forward(self, images: Tensor) -> Tensor:
+    def compute(self, images: Tensor) -> Tensor:
         """The initial features of the first block."""
         features: Tensor = self.convolution(images)
         return features
@@ -69,7 +95,7 @@ class InvertibleConnector(nn.Module):
         return f"levels={self.change.levels}, kind={self.change.kind}"
 
 
-class Connector(nn.Module):
+class Connector(Stage):
     """1-point convolution, batch norm, ReLU and, but for the last one, average pooling by 2.
 
     Pooling drops the last row of an odd size.
@@ -83,7 +109,7 @@ class Connector(nn.Module):
         self.normalization = make_batch_norm(new_channels, dimension=dimension)
         self.pool = pool
 
-    def forward(self, features: Tensor) -> Tensor:
+    def compute(self, features: Tensor) -> Tensor:
         """The features of the next block."""
         features = torch.relu(self.normalization(self.convolution(features)))
         return pool_by_2(features) if self.pool else features
@@ -99,7 +125,7 @@ def pool_by_2(features: Tensor) -> Tensor:
     return _AVERAGE_POOL[features.dim() - 2](features, 2)
 
 
-class Classifier(nn.Module):
+class Classifier(Stage):
     """W y + mu on the mean y of the features over all pixels (eq. 4); y itself of 0 classes."""
 
     deterministic = True
@@ -113,7 +139,7 @@ class Classifier(nn.Module):
         with torch.no_grad():
             self.weight.normal_(0, 0.1).clamp_(-0.2, 0.2)
 
-    def forward(self, features: Tensor) -> Tensor:
+    def compute(self, features: Tensor) -> Tensor:
         """Class scores of features (batch, channels, *spatial), in the dtype of the weights.
 
         Outside autocast: one small matrix product gains nothing from half precision, and in
@@ -141,7 +167,7 @@ class Classifier(nn.Module):
         return features.flatten(2).mean(2)
 
 
-class Closing(nn.Module):
+class Closing(Stage):
     """A 3-point convolution and a bias: from features to `num_classes` numbers a pixel."""
 
     deterministic = True
@@ -159,7 +185,7 @@ class Closing(nn.Module):
         with torch.no_grad():  # small numbers, whatever the features: nothing is known yet
             stencil.normal_(0, 0.1 * stencil[0].numel() ** -0.5)
 
-    def forward(self, features: Tensor) -> Tensor:
+    def compute(self, features: Tensor) -> Tensor:
         """The field of features (batch, channels, *spatial), in the dtype of the weights."""
         field: Tensor = self.convolution(features)
         shape = (-1, *(1,) * (field.dim() - 2))

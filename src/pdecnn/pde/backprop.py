@@ -81,8 +81,7 @@ class TimeStepping:
                 changed = components[shear.target] + self.grid.round(increment)
                 components[shear.target] = changed
                 extent.watch(changed)
-        extent.check()
-        return tuple(components)
+        return extent.checked(tuple(components))
 
 
 class Link(NamedTuple):
@@ -111,11 +110,30 @@ class Link(NamedTuple):
 _STAY = Resolution(0)
 
 
+class Path(NamedTuple):
+    """In which way the steps of a block are carried out."""
+
+    path: str
+    """'fused', 'compiled' or 'eager'."""
+    reason: str
+    """Why, in words."""
+
+
 class Propagator:
     """How the steps of a block are carried out: here one operator after the other, as written.
 
     A block has one, `Block.propagator`, which may be replaced by another with the same results.
     """
+
+    def path(self, stepping: TimeStepping) -> Path:
+        """The way that `carry` takes."""
+        del stepping
+        return Path("eager", "not accelerated")
+
+    def carry(self, stepping: TimeStepping, features: Tensor) -> Tensor:
+        """The features at the final time, in the dtype they came in."""
+        final = self.propagate(stepping, features)
+        return stepping.integrator.finish(final).to(features.dtype)
 
     def propagate(self, stepping: TimeStepping, features: Tensor) -> State:
         """The state at the final time, differentiated as the block's mode says.
@@ -124,10 +142,12 @@ class Propagator:
         jvp need no second look, and grad, which does, is refused.
         """
         state = self.start(stepping, features)
+        if stepping.backprop == "stored":
+            return self.stored(stepping, state, stepping.steps)
         followed = is_followed()
-        if followed and stepping.backprop != "stored":
+        if followed:
             _refuse_grad(stepping.backprop)
-        if followed or stepping.backprop == "stored" or torch.compiler.is_exporting():
+        if followed or torch.compiler.is_exporting():
             return self.stored(stepping, state, stepping.steps)
         if stepping.backprop == "checkpointed":
             return _propagate_checkpointed(self, stepping, state)
@@ -135,9 +155,12 @@ class Propagator:
 
     def start(self, stepping: TimeStepping, features: Tensor) -> State:
         """The initial state, float32 or wider, on the grid if there is one."""
-        return start_state(
-            stepping.integrator, features, stepping.steps[0], stepping.step_size, stepping.grid
-        )
+        integrator, layers, grid = stepping.integrator, stepping.steps[0], stepping.grid
+        wide = features.to(torch.promote_types(features.dtype, torch.float32))
+        if grid is None:
+            return integrator.start(wide, layers, stepping.step_size)
+        state = integrator.start(grid.round(wide), layers, stepping.step_size)
+        return tuple(grid.round(component) for component in state)
 
     def finish(self, stepping: TimeStepping, state: State, dtype: torch.dtype) -> Tensor:
         """The features of a state in that dtype."""
@@ -222,21 +245,6 @@ class Propagator:
     ) -> Tensor:
         """What a shear adds, with these weights in place of its layer's."""
         return shear.increment(*sources, step_size=stepping.step_size, weights=weights)
-
-
-def start_state(
-    integrator: AbstractIntegrator,
-    features: Tensor,
-    layers: Layers,
-    step_size: float,
-    grid: Grid | None,
-) -> State:
-    """`integrator.start` in float32 or wider, on the grid if there is one."""
-    wide = features.to(torch.promote_types(features.dtype, torch.float32))
-    if grid is None:
-        return integrator.start(wide, layers, step_size)
-    state = integrator.start(grid.round(wide), layers, step_size)
-    return tuple(grid.round(component) for component in state)
 
 
 def _refuse_grad(backprop: str) -> None:

@@ -13,6 +13,7 @@ from pdecnn.pde.activations import RANDOM_MODULES
 from pdecnn.pde.backprop import (
     BACKPROP_MODES,
     REVERSING_MODES,
+    Path,
     Propagator,
     TimeStepping,
     refuse_buffers,
@@ -130,11 +131,14 @@ class Block(nn.Module):
         distinct = tuple(zip(*[iter(layers)] * width, strict=True))
         return distinct * (self._num_steps // len(distinct))
 
+    @property
+    def acceleration(self) -> Path:
+        """In which way it steps, and why; see `pdecnn.accelerate`."""
+        return self.propagator.path(self.stepping())
+
     def forward(self, features: Tensor) -> Tensor:
         """The features at the final time, in the dtype they came in."""
-        stepping, propagator = self.stepping(features), self.propagator
-        state = propagator.propagate(stepping, features)
-        return propagator.finish(stepping, state, features.dtype)
+        return self.propagator.carry(self.stepping(features), features)
 
     def propagate(self, features: Tensor) -> State:
         """The state at the final time, differentiated as `backprop` says."""

@@ -8,7 +8,7 @@ makes a shear an exact bijection (Levesque & Verlet 1993, bit-reversible molecul
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import ceil, log2
+from math import ceil, log2, nan
 from typing import Any
 
 import torch
@@ -97,6 +97,18 @@ class Grid:
                 f"normalisation, a smaller step_size on the same grid, or backprop='checkpointed'"
             )
 
+    def checked(self, state: tuple[Tensor, ...], extent: Tensor) -> tuple[Tensor, ...]:
+        """The state, once `check_extent` of its largest magnitude on the way raised nothing.
+
+        What is recorded for a CUDA graph cannot wait for a number: there a state that left the
+        range, or will in a replay, is NaN, so that a loss shows it.
+        """
+        if _deferred is None and _is_recorded(extent):
+            left = ~(extent < self.limit(extent.dtype))
+            return tuple(part.masked_fill(left, nan) for part in state)
+        self.check_extent(extent, extent.dtype)
+        return state
+
     def check_state(self, state: tuple[Tensor, ...]) -> None:
         """Raise unless every component lies on the grid and in range, as exact reversal needs."""
         for component in state:
@@ -168,9 +180,17 @@ class Extent:
         # leave, so that on a CPU it would grow with the number of steps.
         self.largest = torch.maximum(self.largest, largest_magnitude(values))
 
-    def check(self) -> None:
-        """Raise if the state left the range of exact reversal at any time."""
-        self.grid.check_extent(self.largest, self.largest.dtype)
+    def checked(self, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The state, if none on the way to it left the range of exact reversal."""
+        return self.grid.checked(state, self.largest)
+
+
+def _is_recorded(values: Tensor) -> bool:
+    return (
+        values.is_cuda
+        and not torch.compiler.is_compiling()
+        and torch.cuda.is_current_stream_capturing()
+    )
 
 
 def largest_magnitude(values: Tensor) -> Tensor:

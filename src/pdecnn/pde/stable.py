@@ -50,6 +50,11 @@ def known_bounds(module: nn.Module) -> Iterator[None]:
         _bounds_are_known = before
 
 
+def looks_at_weights(module: nn.Module) -> bool:
+    """Whether code that is compiled of it would look at the weights by itself."""
+    return not _bounds_are_known and any(not part.training for part in following(module))
+
+
 class OperatorNorm(nn.Module):
     """|K| of a convolution on images of at most `size`, following its weights.
 

@@ -474,5 +474,5 @@ def _loss(network: Network, images: Tensor, labels: Tensor) -> Tensor:
 
 
 PARTS: dict[str, Part] = {"steps": bench_steps, "depth": bench_depth}
-ELSEWHERE = ("digits", "large", "compile")
+ELSEWHERE = ("digits", "large", "compile", "loops")
 """Parts that `benchmarks.speed` measures."""

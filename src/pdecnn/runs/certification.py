@@ -15,6 +15,7 @@ from pdecnn.diagnostics.attacks import DLR_CLASSES, apgd
 from pdecnn.diagnostics.certificate import Certificate, certify
 from pdecnn.diagnostics.robustness import bounds_of, scores_of_pixels
 from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.fast.acceleration import use_kernels
 from pdecnn.learning.metrics import class_scores
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
@@ -146,7 +147,7 @@ def certify_run(
     chosen = test.subset(places)
     images, labels = chosen.images[:], chosen.labels
     with cpu_threads(training.num_threads):
-        network.to(where).eval()
+        use_kernels(network.to(where)).eval()
         how: dict[str, Any] = {"batch_size": training.evaluation_batch_size}
         say(f"classes of {len(places)} {SUBJECTS[network.config.dimension]}s")
         scores = class_scores(network, images, **how, precision=training.precision)

@@ -34,6 +34,7 @@ from pdecnn.errors import (
     DivergedError,
     system_errors_as,
 )
+from pdecnn.fast.acceleration import use_kernels
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig
@@ -172,7 +173,7 @@ def evaluate(
             "batch_size": training.evaluation_batch_size,
             "precision": training.precision,
         }
-        network.to(where)
+        use_kernels(network.to(where))
         quick = partial(ranks.scoring, network, images.images, **how)
         evaluation = ranks.agreed(
             task.evaluate(network, images, poll=lambda: None, quick=quick, **how)

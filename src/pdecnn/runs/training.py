@@ -18,6 +18,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.data.registry import OWN, suggested_groups
 from pdecnn.data.split import imbalance
 from pdecnn.errors import CheckpointError, ConfigError, DataError, system_errors_as
+from pdecnn.fast.acceleration import use_kernels
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint, set_aside
 from pdecnn.learning.distributed import Ranks, joined_ranks, num_ranks
@@ -520,7 +521,7 @@ class _Walk:
         network = read[0] if read else Network(current.config, current.preprocessing)
         network.to(current.weight.device, current.weight.dtype)
         self.ranks.copy_from_first_(list(network.state_dict().values()))
-        return network
+        return use_kernels(network)
 
     def _summarize(self, network: Network, test: ImageSet, evaluation: Measured) -> None:
         """Write the test figures and the answers to a few images."""

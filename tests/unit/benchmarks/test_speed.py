@@ -1,6 +1,7 @@
 """What `benchmarks.speed` measures besides `pdecnn bench`: the digits twin, ceilings, tables."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
+from benchmarks import speed_loops
 from benchmarks.plain_training import regularizer
 from benchmarks.resnets import CifarResNet
 from benchmarks.roofline import Ceilings, Roofline
@@ -17,6 +19,7 @@ from benchmarks.speed_page import bench_page, bench_tables, write_speed
 from benchmarks.work import Work
 from pdecnn.errors import ConfigError
 from pdecnn.learning.objective import Objective
+from pdecnn.networks.registry import model_config
 from pdecnn.runs.bench import PAPER_DYNAMICS, QUICK
 from pdecnn.runs.timing import Timing
 from tests.bench_results import make_depth, make_result, make_steps
@@ -42,7 +45,36 @@ def test_large_inputs_take_less_memory_reversibly():
     part = bench_large(QUICK, DEVICE, lambda text: None)
     stored, reversible = (row["activation_bytes"] for row in part["rows"][:2])
     assert stored > reversible > 0
-    assert list(PARTS) == ["steps", "digits", "depth", "large", "compile"]
+    assert list(PARTS) == ["steps", "digits", "depth", "large", "compile", "loops"]
+
+
+def test_loops_are_measured_beside_the_trainer_and_plain_torch(monkeypatch):
+    monkeypatch.setattr(speed_loops, "_CIFAR10", ["hamiltonian_cifar10"])
+    small = {"channels": (8, 8), "num_steps": 3}
+    monkeypatch.setattr(
+        speed_loops, "model_config", lambda name: replace(model_config(name), **small)
+    )
+    part = speed_loops.bench_loops(QUICK, DEVICE, lambda text: None)
+    assert [row["variant"] for row in part["rows"]] == ["trainer", "loop", "loop, plain torch"]
+    for row in [*part["rows"], *part["inference"]]:
+        assert row["time"]["repeats"] == 5
+        assert row["images_per_second"] == pytest.approx(
+            row["batch_size"] / row["time"]["median_seconds"]
+        )
+    trainer, _, plain = part["rows"]
+    assert (trainer["ratio_to_trainer"], plain["ratio_to_plain"]) == (1, 1)
+    steps, inference, first = (table_of("loops", part, number) for number in range(3))
+    assert (len(steps.rows), len(inference.rows)) == (3, 1)
+    assert first.rows[0][0] == "nothing is compiled on a CPU"
+
+
+def test_the_twin_in_a_loop_computes_the_same():
+    ours, plain = (
+        speed_loops.make_loop("hamiltonian_cifar10", way, 2, DEVICE)
+        for way in (speed_loops.LOOP, speed_loops.PLAIN_LOOP)
+    )
+    for _ in range(2):
+        assert float(ours()) == pytest.approx(float(plain()), rel=1e-3)
 
 
 @every_dynamics

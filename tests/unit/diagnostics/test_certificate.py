@@ -16,7 +16,7 @@ from pdecnn.diagnostics import certificate as certificates
 from pdecnn.diagnostics import guaranteed_bound, lipschitz
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.networks import Network, Preprocessing
-from pdecnn.networks.stages import Opening
+from pdecnn.networks.stages import Carrier, Opening
 from pdecnn.pde import Activation
 from pdecnn.pde.backprop import Propagator
 from pdecnn.pde.integrators import ForwardEuler
@@ -219,6 +219,13 @@ class Tripling(Propagator):
         return tuple(3 * part for part in super().propagate(stepping, features))
 
 
+class TriplingCarrier(Carrier):
+    """Three times what a stage makes."""
+
+    def carry(self, stage, features):
+        return 3 * stage.compute(features)
+
+
 class OwnEuler(ForwardEuler):
     """Says nothing of its steps."""
 
@@ -244,6 +251,7 @@ CHANGES = {
     ),
     "an integrator": lambda n: setattr(n.blocks[0], "integrator", OwnEuler()),
     "a propagator": lambda n: setattr(n.blocks[0], "propagator", Tripling()),
+    "a carrier": lambda n: setattr(n.opening, "carrier", TriplingCarrier()),
     "an integrator's method": lambda n: setattr(
         n.blocks[0], "integrator", _with_step(n.blocks[0].integrator)
     ),
@@ -273,6 +281,14 @@ def test_what_is_not_known_is_named_and_never_certified(change):
     names = r"the network|opening|blocks\.0|connectors\.0"
     with pytest.raises(ConfigError, match=rf"^({names}).* nothing can be certified"):
         certify(network, make_images())
+
+
+def test_an_accelerated_network_has_its_certificate():
+    network, images = make_network(**STABLE), make_images()
+    expected = certify(network, images).radii
+    found = certify(pdecnn.accelerate(network), images).radii
+    assert torch.equal(found, expected)
+    assert network.acceleration[0].reason == "no GPU"  # it is still accelerated
 
 
 def test_a_hook_for_all_modules_and_a_class_below_network_are_refused():

@@ -28,6 +28,7 @@ from tests.unit.fast.shears import (
 )
 
 GRID_SCALE = 2.0**12
+CPU = torch.device("cpu")
 DTYPES = pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16], ids=str)
 # (channels, images, height, width); blocks of pixels begin and end within images and rows.
 SHAPES = [
@@ -251,13 +252,15 @@ def assert_nan_reaches_its_neighbours(case):
 
 
 def check_what_fits():
-    features = torch.zeros(2, 16, 4, 4)
-    assert fused.fits(SymmetricLayer(16), features)
-    assert fused.fits(
-        SymmetricLayer(16, activation=Activation(name="relu", function=torch.relu)), features
-    )
-    assert fused.fits(SymmetricLayer(16, epsilon=1e-2), features)
-    assert fused.fits(SymmetricLayer(128), torch.zeros(2, 128, 4, 4))
+    assert fused.misfit_of_device(CPU) is None
+    assert fused.misfit_of_features(torch.zeros(2, 16, 4, 4)) is None
+    for layer in (
+        SymmetricLayer(16),
+        SymmetricLayer(16, activation=Activation(name="relu", function=torch.relu)),
+        SymmetricLayer(16, epsilon=1e-2),
+        SymmetricLayer(128),
+    ):
+        assert fused.misfit(layer, CPU) is None
 
 
 def hooked(layer):
@@ -278,47 +281,45 @@ class OtherLayer(SymmetricLayer):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "reason"),
     [
-        lambda: ResidualLayer(16),
-        lambda: OtherLayer(16),
-        lambda: SymmetricLayer(16, hidden_channels=8),
-        lambda: SymmetricLayer(16, stencil_size=5),
-        lambda: SymmetricLayer(16, stencil_size=(3, 1)),
-        lambda: SymmetricLayer(16, dimension=1),
-        lambda: SymmetricLayer(16, activation="tanh"),
-        lambda: SymmetricLayer(16, activation=Activation(name="relu", function=torch.tanh)),
-        lambda: SymmetricLayer(16, normalization="none"),
-        lambda: SymmetricLayer(16, normalization="batch"),
-        lambda: SymmetricLayer(16, affine=False),
-        lambda: SymmetricLayer(16).double(),
-        lambda: SymmetricLayer(16).bfloat16(),
-        lambda: SymmetricLayer(16).to("meta"),
-        lambda: SymmetricLayer(12),
-        lambda: SymmetricLayer(136),
-        lambda: hooked(SymmetricLayer(16)),
-        lambda: parametrized(SymmetricLayer(16)),
-        lambda: Convolution(16, 16),
+        (lambda: ResidualLayer(16), "this is a ResidualLayer"),
+        (lambda: OtherLayer(16), "this is a OtherLayer"),
+        (lambda: SymmetricLayer(16, hidden_channels=8), "hidden_channels=8"),
+        (lambda: SymmetricLayer(16, boundary="reflect"), "boundary=reflect"),
+        (lambda: SymmetricLayer(16, stencil_size=5), "stencils of 5 x 5 points"),
+        (lambda: SymmetricLayer(16, stencil_size=(3, 1)), "stencils of 3 x 1 points"),
+        (lambda: SymmetricLayer(16, dimension=1), "stencils of 3 points"),
+        (lambda: SymmetricLayer(16, activation="tanh"), "activation=tanh"),
+        (lambda: SymmetricLayer(16, activation=Activation(name="relu", function=torch.tanh)), "re"),
+        (lambda: SymmetricLayer(16, normalization="none"), "normalization=none"),
+        (lambda: SymmetricLayer(16, normalization="batch"), "normalization=batch"),
+        (lambda: SymmetricLayer(16, affine=False), "without scale and bias"),
+        (lambda: SymmetricLayer(16).double(), "weights in float64"),
+        (lambda: SymmetricLayer(16).bfloat16(), "weights in bfloat16"),
+        (lambda: SymmetricLayer(16).to("meta"), "weights on meta, not cpu"),
+        (lambda: SymmetricLayer(12), "12 channels"),
+        (lambda: SymmetricLayer(136), "136 channels"),
+        (lambda: hooked(SymmetricLayer(16)), "a hook"),
+        (lambda: parametrized(SymmetricLayer(16)), "ParametrizedConvolution"),
+        (lambda: Convolution(16, 16), "this is a Convolution"),
     ],
 )
-def check_which_layers_do_not_fit(make):
-    layer = make()
-    channels = getattr(layer, "channels", 16)
-    assert not fused.fits(layer, torch.zeros(2, channels, 4, 4))
+def test_which_layers_do_not_fit(make, reason):
+    assert reason in fused.misfit(make(), CPU)
 
 
 @pytest.mark.parametrize(
-    "features",
+    ("features", "reason"),
     [
-        torch.zeros(2, 16, 4, 4, dtype=torch.float64),
-        torch.zeros(2, 16, 4, 4, dtype=torch.bfloat16),
-        torch.zeros(2, 16, 4),
-        torch.zeros(0, 16, 4, 4),
-        torch.zeros(2, 16, 4, 4, device="meta"),
+        (torch.zeros(2, 16, 4, 4, dtype=torch.float64), "features in float64"),
+        (torch.zeros(2, 16, 4, 4, dtype=torch.float16), "features in float16"),
+        (torch.zeros(2, 16, 4), "1D features"),
+        (torch.zeros(0, 16, 4, 4), "0 numbers"),
     ],
 )
-def check_which_features_do_not_fit(features):
-    assert not fused.fits(SymmetricLayer(16), features)
+def test_which_features_do_not_fit(features, reason):
+    assert reason in fused.misfit_of_features(features)
 
 
 @pytest.mark.slow
@@ -328,7 +329,7 @@ def test_in_the_interpreter():
 
 def test_nothing_fits_on_a_cpu():
     assert RELU.function is torch.relu
-    assert not fused.fits(SymmetricLayer(16), torch.zeros(2, 16, 4, 4))
+    assert fused.misfit_of_device(CPU) == "no GPU"
 
 
 @pytest.mark.gpu

@@ -52,20 +52,22 @@ reversing = pytest.mark.parametrize("integrator", ["verlet", "leapfrog"])
 KINDS = ("outputs", "features", "stencil", "scale", "bias")
 
 
-class Calls(list):
-    """Whether each call of `fused_steps` found kernels that fit."""
-
-    def __call__(self, *args, **options):
-        state = fused.fused_steps(*args, **options)
-        self.append(state is not None)
-        return state
-
-
 @pytest.fixture(autouse=True)
 def calls(monkeypatch):
-    calls = Calls()
-    monkeypatch.setattr(acceleration, "fused_steps", calls)
-    return calls
+    """Whether each call of fused kernels found some that fit."""
+    found = []
+
+    def watch(function):
+        def call(*args, **options):
+            outcome = function(*args, **options)
+            found.append(outcome is not None)
+            return outcome
+
+        return call
+
+    for name in ("fused_steps", "fused_block"):
+        monkeypatch.setattr(acceleration, name, watch(getattr(fused, name)))
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -386,7 +388,7 @@ def check_float32_without_autocast_is_left_alone(calls):
         found = outputs_and_gradients(block, features)
         with torch.autocast("cpu", dtype=torch.float16):
             block(features)
-    assert calls == [False] * 2
+    assert calls == [False] * 4
     assert_same(found, expected)
 
 

@@ -6,7 +6,7 @@ import torch
 
 import pdecnn
 from pdecnn.errors import ConfigError, DivergedError
-from pdecnn.pde import Grid
+from pdecnn.pde import Grid, grid
 from pdecnn.pde.grid import choose_bits, deferred_checks
 
 
@@ -49,6 +49,21 @@ def test_a_state_out_of_range_is_refused(value):
     component[1, 1] = value
     with pytest.raises(DivergedError, match="limit 4096 with grid_bits=12"):
         Grid().check_state((torch.zeros(2, 3), component))
+
+
+def test_what_is_recorded_for_a_graph_shows_by_nan_that_a_state_left_the_range(monkeypatch):
+    """A graph can raise nothing; within deferred checks the flag says it."""
+    block = pdecnn.Block([pdecnn.SymmetricLayer(4)], "leapfrog", backprop="exact")
+    features = torch.ones(1, 4, 2, 2)
+    with pytest.raises(DivergedError):
+        block(1e4 * features)
+    expected = block(features)
+    monkeypatch.setattr(grid, "_is_recorded", lambda extent: True)
+    assert torch.equal(block(features), expected)
+    assert block(1e4 * features).isnan().all()
+    with deferred_checks() as flags:
+        assert block(1e4 * features).isfinite().all()
+    assert [bool(flag) for flag in flags] == [True]
 
 
 def test_a_state_out_of_range_is_refused_after_an_error_where_checks_were_deferred():

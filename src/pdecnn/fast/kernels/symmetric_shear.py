@@ -17,7 +17,11 @@ same bits. Nothing is read back by the host, so that all of it can be captured i
 
 import importlib
 import os
-from functools import cache
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -26,13 +30,10 @@ from torch import Tensor, nn
 
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.layers import SymmetricLayer
-from pdecnn.pde.normalization import TotalVariationNorm
+from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
 from pdecnn.pde.randomness import has_foreign_code
 
 MOST_CHANNELS = 128
-STENCIL = "convolution.stencil"
-SCALE = "normalization.affine.scale"
-BIAS = "normalization.affine.bias"
 
 
 class Blocks(NamedTuple):
@@ -84,6 +85,10 @@ _BLOCKS = {
 _NUM_PROGRAMS = {16: 264, 32: 264, 64: 264, 128: 132}
 
 
+_MOST_COMPILERS = 8
+_is_rehearsal: ContextVar[bool] = ContextVar("is_rehearsal", default=False)
+
+
 def choose_blocks(kernel: str, channels: int) -> Blocks:
     """The blocks of a kernel.
 
@@ -127,9 +132,72 @@ class HiddenGradient(NamedTuple):
     """(programs, 2, channels): parts of the gradients of scale and bias."""
 
 
-def fits(layer: nn.Module, features: Tensor) -> bool:
-    """Whether the kernels compute what `layer` computes of `features`, up to rounding."""
-    return _fits_features(features) and _fits_layer(layer) and _fits_weights(layer, features)
+def misfit_of_device(device: torch.device) -> str | None:
+    """Why the kernels do not run there; None: they do."""
+    if device.type != "cuda" and not (device.type == "cpu" and _interpreting()):
+        return "no GPU"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        return "this GPU has no products of bfloat16"
+    return None if _has_triton() else "triton is not installed"
+
+
+def misfit_of_features(features: Tensor) -> str | None:
+    """Why the kernels do not take a state of such features; None: they do."""
+    if features.dim() != 4:
+        return f"{features.dim() - 2}D features: the kernels take 2D ones"
+    if features.dtype not in (torch.float32, torch.bfloat16):
+        return f"features in {_name(features.dtype)}: the kernels keep a state in float32"
+    if not 0 < features.numel() < 2**31:
+        return f"{features.numel()} numbers in a state: the kernels take 1 to 2^31 - 1"
+    return None
+
+
+def misfit(layer: nn.Module, device: torch.device) -> str | None:
+    """Why the kernels do not compute what `layer` computes, up to rounding; None: they do."""
+    if type(layer) is not SymmetricLayer:
+        return f"the kernels compute a SymmetricLayer, this is a {type(layer).__name__}"
+    if has_foreign_code(layer):
+        return "a hook, or a replaced method, which kernels would pass by"
+    convolution, norm, activation = layer.convolution, layer.normalization, layer.activation
+    size = " x ".join(map(str, convolution.stencil_size))
+    needs = {
+        f"its convolution is a {type(convolution).__name__}": type(convolution) is Convolution,
+        f"stencils of {size} points: the kernels have 3 x 3": size == "3 x 3",
+        f"boundary={convolution.boundary}: the kernels have zeros outside the image": (
+            convolution.boundary == "zero"
+        ),
+        f"hidden_channels={layer.hidden_channels}: the kernels have {layer.channels}, as many as "
+        f"channels": layer.hidden_channels == layer.channels,
+        f"{layer.channels} channels: the kernels take 8 to {MOST_CHANNELS}, by eights": (
+            layer.channels % 8 == 0 and layer.channels <= MOST_CHANNELS
+        ),
+        f"activation={activation.name}: the kernels have relu": (
+            (activation.name, activation.function) == ("relu", torch.relu)
+        ),
+        f"normalization={layer.normalization_name}: the kernels have tv": (
+            type(norm) is TotalVariationNorm
+        ),
+        "a normalisation without scale and bias: the kernels have both": (
+            type(getattr(norm, "affine", None)) is ChannelAffine
+        ),
+    }
+    missing = next((reason for reason, is_met in needs.items() if not is_met), None)
+    return missing or _misfit_of_weights(weights_of(layer), device)
+
+
+def weights_of(layer: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Stencil, scale and bias of a layer that fits."""
+    affine = layer.normalization.affine
+    return layer.convolution.stencil, affine.scale, affine.bias
+
+
+def _misfit_of_weights(weights: Sequence[Tensor], device: torch.device) -> str | None:
+    for weight in weights:
+        if weight.dtype != torch.float32:
+            return f"weights in {_name(weight.dtype)}: the kernels take float32"
+        if weight.device != device:
+            return f"weights on {weight.device}, not {device}"
+    return None
 
 
 def activate(source: Tensor, weights: Weights, *, keep: bool) -> Activated:
@@ -327,50 +395,37 @@ def _num_tiles(source: Tensor, blocks: Blocks) -> int:
     return _ceil(9 * source.shape[1], blocks.width)
 
 
-def _fits_features(features: Tensor) -> bool:
-    return (
-        _runs_on(features.device)
-        and features.dim() == 4
-        and features.dtype == torch.float32
-        and 0 < features.numel() < 2**31
-        and _has_triton()
-    )
-
-
-def _fits_layer(layer: nn.Module) -> bool:
-    if type(layer) is not SymmetricLayer or has_foreign_code(layer):
-        return False
-    norm, activation = layer.normalization, layer.activation
-    return (
-        type(layer.convolution) is Convolution
-        and layer.convolution.stencil_size == (3, 3)
-        and layer.convolution.boundary == "zero"
-        and layer.hidden_channels == layer.channels
-        and layer.channels % 8 == 0
-        and layer.channels <= MOST_CHANNELS
-        and (activation.name, activation.function) == ("relu", torch.relu)
-        and type(norm) is TotalVariationNorm
-        and norm.affine is not None
-    )
-
-
-def _fits_weights(layer: nn.Module, features: Tensor) -> bool:
-    weights = dict(layer.named_parameters())
-    return set(weights) == {STENCIL, SCALE, BIAS} and all(
-        weight.dtype == torch.float32 and weight.device == features.device
-        for weight in weights.values()
-    )
-
-
-def _runs_on(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)  # has products of bfloat16
-    return device.type == "cpu" and _interpreting()
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @cache
 def _has_triton() -> bool:
     return find_spec("triton") is not None
+
+
+@contextmanager
+def rehearsal(device: torch.device) -> Iterator[None]:
+    """Within it no kernel runs, but those that would are compiled, side by side.
+
+    One after the other they take several times as long. Tensors may be on the meta device.
+    """
+    triton = importlib.import_module("triton")
+    token = _is_rehearsal.set(True)
+    try:
+        with (
+            ThreadPoolExecutor(_MOST_COMPILERS) as executor,
+            triton.AsyncCompileMode(executor),
+            torch.cuda.device(device),
+        ):
+            yield
+    finally:
+        _is_rehearsal.reset(token)
+
+
+def needs_rehearsal() -> bool:
+    """Whether kernels have to be compiled: the interpreter takes them as they are."""
+    return not _interpreting()
 
 
 def _interpreting() -> bool:
@@ -387,10 +442,11 @@ def _launch(
     name: str, grid: tuple[int, ...], blocks: Blocks, *values: Any, **constants: Any
 ) -> None:
     kernel = getattr(_kernels(), name)
+    call = partial(kernel.warmup, grid=grid) if _is_rehearsal.get() else kernel[grid]
     (device,) = {value.device for value in values if isinstance(value, Tensor)}
     # Fused multiply-adds may come out differently in two kernels that compute the same thing.
     with torch.cuda.device(device if device.type == "cuda" else -1):
-        kernel[grid](
+        call(
             *values,
             **constants,
             EMULATE=_interpreting(),

@@ -287,7 +287,7 @@ def _add_adjoint(
         increment = _round(increment * grid_scale) * grid_step
     if UNDO:
         increment = -increment
-    total = tl.load(base + offsets, mask=exists, other=0.0) + increment
+    total = tl.load(base + offsets, mask=exists, other=0.0).to(tl.float32) + increment
     tl.store(outcome + offsets, total, mask=exists)
     if COPY:
         _store(copy + offsets, total, exists, EMULATE)
@@ -334,7 +334,7 @@ def add_adjoint_kernel(
         change = next_factor * total
         if ROUND:
             change = _round(change * grid_scale) * grid_step
-        moved = tl.load(next_base + offsets, mask=exists, other=0.0) + change
+        moved = tl.load(next_base + offsets, mask=exists, other=0.0).to(tl.float32) + change
         tl.store(next_outcome + offsets, moved, mask=exists)
         _store(next_copy + offsets, moved, exists, EMULATE)
 
