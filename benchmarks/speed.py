@@ -1,10 +1,10 @@
 """All of docs/results/speed.md: what `pdecnn bench` measures, and more beside it.
 
-    python -m benchmarks.speed [--only steps,digits,depth,large,compile] [--quick]
+    python -m benchmarks.speed [--only steps,recipes,digits,depth,large,compile] [--quick]
 
-Steps are set against the ceilings of the machine and ResNets, the digits networks on the CPU
-against plain torch that does the same, large inputs `reversible` against `stored`, and the first
-step with cold caches against cached ones. Parts measured before are kept.
+Steps are set against the ceilings of the machine and ResNets, recipes against the paper's, the
+digits networks on the CPU against plain torch that does the same, large inputs `reversible` against
+`stored`, and the first step with cold caches against cached ones. Parts measured before are kept.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from benchmarks.resnets import CifarResNet
 from benchmarks.roofline import Ceilings, Roofline
 from benchmarks.speed_depth import bench_depth
 from benchmarks.speed_page import print_bench, write_speed
+from benchmarks.speed_recipes import bench_recipes
 from benchmarks.work import Work, count_work
 from pdecnn.learning.memory import free_memory
 from pdecnn.learning.trainer import Trainer
@@ -296,9 +297,9 @@ def _measure_large(
 def bench_compile(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
     """In two fresh processes; on a CPU nothing is compiled, so nothing measured."""
     batch_size = sizes.batch_sizes[0]
-    names = ["hamiltonian_cifar10"] if device.type == "cuda" else []  # it has the most kernels
     rows = []
-    for name in names:
+    for dynamics in PAPER_DYNAMICS if device.type == "cuda" else ():
+        name = f"{dynamics}_cifar10"
         rows.append({"network": name, **cold_and_cached(name, batch_size, device, say)})
     return {"batch_size": batch_size, "rows": rows}
 
@@ -354,6 +355,7 @@ def _in_fresh_process(
 
 PARTS = {
     "steps": bench_steps,
+    "recipes": bench_recipes,
     "digits": bench_digits,
     "depth": bench_depth,
     "large": bench_large,

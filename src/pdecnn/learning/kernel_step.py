@@ -66,7 +66,8 @@ def _fits_batches(step: TrainingStep) -> bool:
         and not (augmentation.trivial_augment or step.changes_sounds)
         and step.patches is None
         and isinstance(images, Tensor)
-        and (images.dtype, images.dim(), images.is_contiguous()) == (torch.uint8, 4, True)
+        and (images.dtype, images.dim()) == (torch.uint8, 4)
+        and (images.is_contiguous() or images.is_contiguous(memory_format=torch.channels_last))
         and images.device == network.weight.device
         and images[0].numel() < 2**31
         and step.labels.is_contiguous()

@@ -57,7 +57,8 @@ def read_batch(
 ) -> tuple[Tensor, Tensor]:
     """The next batch, channels last, and its labels; counts[0] says which row of `batches` it is.
 
-    Images that are `held` are those of the batch itself, not of the set.
+    Images that are `held` are those of the batch itself, not of the set. They are dense, their
+    channels first or last.
     """
     number, shape = batches.shape[1], images.shape[1:]
     features = torch.empty(
@@ -91,6 +92,7 @@ def read_batch(
         REFLECT=reading.reflect,
         CUTOUT=reading.cutout,
         HELD=held,
+        LAST=not images.is_contiguous(),
         BLOCK=min(_IMAGE_BLOCK, _power(prod(shape))),
         num_warps=8,
     )

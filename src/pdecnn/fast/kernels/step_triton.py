@@ -130,12 +130,14 @@ def batch_kernel(
     REFLECT: tl.constexpr,
     CUTOUT: tl.constexpr,
     HELD: tl.constexpr,
+    LAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One image of bytes, standardised and augmented, channels last; and its label.
 
     With EACH by its own mean and deviation, with SHIFTED and SCALED by those of each channel.
-    With HELD the images are those of the batch and not those of the set.
+    With HELD the images are those of the batch and not those of the set; with LAST their channels
+    lie last too.
     """
     program = tl.program_id(0)
     now = tl.load(epoch)
@@ -159,6 +161,8 @@ def batch_kernel(
         source_x, inside_x = _source(x + shift_x, WIDTH, REFLECT)
         source_x = _mirrored(keys, now, sample, source_x, WIDTH, FLIP, ALTERNATE)
         source = channel * PIXELS + source_y * WIDTH + source_x
+        if LAST:
+            source = (source_y * WIDTH + source_x) * CHANNELS + channel
         exists = place < LENGTH
         pixels = tl.load(image + source, mask=exists, other=0).to(tl.float32) / 255.0
         if EACH:
@@ -355,6 +359,7 @@ def decide_kernel(
     in_row = tl.where(accepted, 0, in_row + missed.to(tl.int64))
     failed = missed & (in_row > patience)
     failure = tl.where(failed, tl.where(in_range, 1, 2), failure)
+    tl.debug_barrier()  # all warps have read what one of them now writes
     tl.store(counts, batch + (failure == 0).to(tl.int64))
     tl.store(counts + 1, in_row)
     tl.store(counts + 2, nonfinite + missed.to(tl.int64))
