@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pdecnn.data.augmentation import Augmentation
@@ -235,6 +236,7 @@ def check_a_step_is_a_handful_of_launches(monkeypatch, optimizer, most):
     gradient = trainer._step._gradient(trainer._step._prepare())
     monkeypatch.setattr(kernels, "_launch", lambda name, *a, **k: launched.append(name))
     scores, targets = torch.zeros(20, 10), Targets(torch.zeros(20, dtype=torch.int64))
+    parts["_apply"].__self__.update._flat(gradient.parts)  # how they lie is looked up once
     with Launches() as operators, torch.no_grad():
         kept = parts["_keep_statistics"]()
         parts["_prepare"]()
@@ -304,25 +306,29 @@ def test_on_a_cpu_no_kernel_stands_in_for_an_operator():
 def test_captured_steps_by_kernels_are_the_eager_ones_and_repeat(name, caplog):
     """All parts by kernels, to rounding; and the same bits when it is done again."""
     caplog.set_level("INFO", "pdecnn")
-    settings = {"learning_rates": (5e-3,), "precision": "float32", "epochs": 1} | RULES[name]
+    settings = {"learning_rates": (1e-3,), "precision": "float32", "batch_size": 125, "epochs": 1}
+    before = weights_of(gpu_trainer())
     found = []
     for capture in (True, True, False):
-        trainer = gpu_trainer(capture=capture, **settings)
+        trainer = gpu_trainer(capture=capture, **settings | RULES[name])
         reports = run(trainer)
         assert trainer.captured == capture
         if capture:
             assert list(trainer._step.kernel_parts) == ALL
-        found.append((reports, snapshot(trainer)))
+        found.append((reports, snapshot(trainer), weights_of(trainer)))
     assert not caplog.messages
-    (one, bits), (again, same), (eager, expected) = found
+    (one, bits, weights), (again, same, _), (eager, _, expected) = found
     assert one == again
     assert_same_bits(bits, same)
     assert one[0].data_loss == pytest.approx(eager[0].data_loss, rel=1e-3)
-    assert one[0].decay == pytest.approx(eager[0].decay, rel=1e-3)
-    for key, tensor in bits.items():
-        if key.startswith("weights/") and tensor.is_floating_point():
-            error = (tensor - expected[key]).norm() / expected[key].norm().clamp(min=1e-3)
-            assert error < (0.05 if name == "muon" else 0.02), key
+    assert one[0].smoothness + one[0].decay == pytest.approx(
+        eager[0].smoothness + eager[0].decay, rel=1e-3
+    )
+    assert (weights - expected).norm() < 0.1 * (expected - before).norm()
+
+
+def weights_of(trainer):
+    return parameters_to_vector(trainer.network.parameters()).detach().clone()
 
 
 @pytest.mark.gpu
