@@ -68,17 +68,8 @@ def read_batch(
     _launch(
         "batch_kernel",
         number,
-        images,
-        labels,
-        batches,
-        counts,
-        epoch,
-        reading.keys,
-        reading.means,
-        reading.deviations,
-        features,
-        chosen,
-        number,
+        *(images, labels, batches, counts, epoch),
+        *(reading.keys, reading.means, reading.deviations, features, chosen, number),
         CHANNELS=shape[0],
         HEIGHT=shape[1],
         WIDTH=shape[2],
@@ -127,17 +118,8 @@ def cross_entropy(
     _launch(
         "loss_kernel",
         -(-number // rows),
-        scores,
-        labels,
-        others,
-        shares,
-        main,
-        found.gradient,
-        found.measured,
-        number,
-        smoothing,
-        temperature,
-        factor,
+        *(scores, labels, others, shares, main, found.gradient, found.measured),
+        *(number, smoothing, temperature, factor),
         CLASSES=classes,
         PADDED=padded,
         ROWS=rows,
@@ -250,6 +232,7 @@ class FlatUpdate:
             device,
         )
         self.programs = _programs(sizes, device)
+        self.tables = (self.addresses, self.numbers, self.factors, self.programs)
         words = [buffer.numel() * buffer.element_size() // 4 for buffer, _ in buffers]
         self.kept_offsets = _offsets(words)
         self.buffer_table = _table(
@@ -294,41 +277,21 @@ class FlatUpdate:
         gradient = torch.empty_like(flat)
         sums = torch.empty(num_programs, 3, device=self.device)
         control = torch.empty(3, device=self.device)
+        kinds = (rule.smoothness, rule.corner)
         _launch(
             "regularized_gradient_kernel",
             num_programs,
-            self.addresses,
-            self.numbers,
-            self.factors,
-            self.programs,
-            layouts,
-            flat,
-            gradient,
-            sums,
-            rule.smoothness,
-            rule.corner,
+            *(*self.tables, layouts, flat, gradient, sums, *kinds),
             H1=rule.h1,
             BLOCK=_BLOCK,
         )
+        sizes = (num_programs, len(measured), len(self.weights), float(divisor), float(number))
         _launch(
             "decide_kernel",
             1,
-            self.addresses,
-            sums,
-            measured,
-            book.rates,
-            outside,
-            book.counts,
-            book.skipped,
-            book.sums,
-            control,
-            num_programs,
-            len(measured),
-            len(self.weights),
-            float(divisor),
-            float(number),
-            rule.clip_norm if rule.clip_norm is not None else 1.0,
-            rule.patience,
+            *(self.addresses, sums, measured, book.rates, outside),
+            *(book.counts, book.skipped, book.sums, control),
+            *(*sizes, rule.clip_norm or 1.0, rule.patience),
             CLIPPED=rule.clip_norm is not None,
             RANGED=outside is not None,
             COUNTED=any(one.steps is not None for one in self.weights),
@@ -336,16 +299,10 @@ class FlatUpdate:
         )
         self._update(gradient, control)
         if kept is not None:
-            _launch(
-                "buffers_kernel",
-                len(self.buffer_programs),
-                self.buffer_table,
-                self.buffer_programs,
-                kept,
-                control,
-                rule.average_share or 0.0,
-                BLOCK=_BLOCK,
-            )
+            tables = (self.buffer_table, self.buffer_programs)
+            share = rule.average_share or 0.0
+            number = len(self.buffer_programs)
+            _launch("buffers_kernel", number, *tables, kept, control, share, BLOCK=_BLOCK)
 
     def _update(self, gradient: Tensor, control: Tensor) -> None:
         rule, num_programs = self.rule, len(self.programs)
@@ -355,29 +312,15 @@ class FlatUpdate:
             _launch(
                 "directions_kernel",
                 num_programs,
-                self.addresses,
-                self.numbers,
-                self.programs,
-                gradient,
-                control,
-                self.matrices,
-                rule.momentum,
+                *(*self.tables, gradient, control, self.matrices, rule.momentum),
                 **shape,
             )
             moves = self.orthogonalize(self.matrices)
         _launch(
             "update_kernel",
             num_programs,
-            self.addresses,
-            self.numbers,
-            self.factors,
-            self.programs,
-            gradient,
-            control,
-            moves.contiguous(),
-            rule.momentum,
-            rule.weight_decay,
-            rule.average_share or 0.0,
+            *(*self.tables, gradient, control, moves.contiguous()),
+            *(rule.momentum, rule.weight_decay, rule.average_share or 0.0),
             RULE=rule.name,
             BETA_1=rule.betas[0],
             BETA_2=rule.betas[1],

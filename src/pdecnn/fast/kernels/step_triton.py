@@ -11,32 +11,12 @@ import triton.language as tl
 
 from pdecnn.fast.kernels.symmetric_shear_triton import _store
 
-# Columns of the tables, see `step_update`.
-WEIGHT = tl.constexpr(0)
-FIRST = tl.constexpr(1)
-SECOND = tl.constexpr(2)
-STEPS = tl.constexpr(3)
-AVERAGE = tl.constexpr(4)
-EARLIER = tl.constexpr(5)
-LATER = tl.constexpr(6)
-NUM_ADDRESSES = tl.constexpr(7)
-
-SIZE = tl.constexpr(0)
-OFFSET = tl.constexpr(1)
-COLUMNS = tl.constexpr(2)
-SLOT = tl.constexpr(3)
-TALL = tl.constexpr(4)
-NUM_NUMBERS = tl.constexpr(5)
-
-DECAY = tl.constexpr(0)
-STEP_SIZE = tl.constexpr(1)
-BOUND = tl.constexpr(2)
-SCALE = tl.constexpr(3)
-NUM_FACTORS = tl.constexpr(4)
-
-RATE = tl.constexpr(0)
-CLIP = tl.constexpr(1)
-ACCEPTED = tl.constexpr(2)
+# Columns of the tables, see `FlatUpdate`; those of what `decide_kernel` says.
+WEIGHT, FIRST, SECOND, STEPS, AVERAGE, EARLIER, LATER = map(tl.constexpr, range(7))
+SIZE, OFFSET, COLUMNS, SLOT, TALL = map(tl.constexpr, range(5))
+DECAY, STEP_SIZE, BOUND, SCALE = map(tl.constexpr, range(4))
+NUM_ADDRESSES, NUM_NUMBERS, NUM_FACTORS = map(tl.constexpr, (7, 5, 4))
+RATE, CLIP, ACCEPTED = map(tl.constexpr, range(3))
 
 # SplitMix64, as in data/augmentation.py.
 INCREMENT = tl.constexpr(-7046029254386353131)
@@ -409,6 +389,7 @@ def _matrix_place(numbers, tensor, place, HEIGHT: tl.constexpr, WIDTH: tl.conste
 def directions_kernel(
     addresses,
     numbers,
+    factors,
     programs,
     gradient,
     control,
