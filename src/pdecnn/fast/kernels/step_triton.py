@@ -75,13 +75,13 @@ def _mirrored(
     keys, epoch, sample, x, WIDTH: tl.constexpr, FLIP: tl.constexpr, ALTERNATE: tl.constexpr
 ):
     """The places along the last axis of a sample that may be mirrored."""
-    if not FLIP:
-        return x
-    if ALTERNATE:
-        coin = (_integer(_mix(tl.load(keys + 2), sample), 2) + epoch) % 2
-    else:
-        coin = _draw(keys, 2, epoch, sample, 2)
-    return tl.where(coin == 1, WIDTH - 1 - x, x)
+    if FLIP:
+        if ALTERNATE:
+            coin = (_integer(_mix(tl.load(keys + 2), sample), 2) + epoch) % 2
+        else:
+            coin = _draw(keys, 2, epoch, sample, 2)
+        x = tl.where(coin == 1, WIDTH - 1 - x, x)
+    return x
 
 
 @triton.jit(do_not_specialize=["batch_size"])
@@ -229,9 +229,7 @@ def _numbers_at(addresses, tensor, COLUMN: tl.constexpr):
 @triton.jit
 def _slope(rate, corner, H1: tl.constexpr):
     """The derivative of the change in time; H1: of its square."""
-    if H1:
-        return rate
-    return rate / tl.sqrt(rate * rate + corner)
+    return rate if H1 else rate / tl.sqrt(rate * rate + corner)
 
 
 @triton.jit
