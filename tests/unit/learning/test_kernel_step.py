@@ -95,7 +95,7 @@ small_blocks = pytest.mark.usefixtures("_small_blocks")
 
 
 @small_blocks
-@pytest.mark.parametrize(("name", "stored"), zip(READINGS, (False, True) * 2, strict=True))
+@pytest.mark.parametrize(("name", "stored"), [*zip(READINGS, (False, True) * 2, strict=True)])
 def check_a_batch_is_that_of_the_operators(name, stored):
     """The same choices: other ones would be far off."""
     means = MEANS if name == "reflected" else None
