@@ -1,11 +1,11 @@
 """All of docs/results/speed.md: what `pdecnn bench` measures, and more beside it.
 
-    python -m benchmarks.speed [--only steps,digits,depth,large,compile,loops] [--quick]
+    python -m benchmarks.speed [--only steps,recipes,digits,depth,large,compile,loops] [--quick]
 
-Steps are set against the ceilings of the machine and ResNets, the digits networks on the CPU
-against plain torch that does the same, large inputs `reversible` against `stored`, and the first
-step with cold caches against cached ones, and loops of a user's own against the trainer's. Parts
-measured before are kept.
+Steps are set against the ceilings of the machine and ResNets, recipes against the paper's, the
+digits networks on the CPU against plain torch that does the same, large inputs `reversible` against
+`stored`, the first step with cold caches against cached ones, and loops of a user's own against the
+trainer's. Parts measured before are kept.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from benchmarks.roofline import Ceilings, Roofline
 from benchmarks.speed_depth import bench_depth
 from benchmarks.speed_loops import bench_loops
 from benchmarks.speed_page import print_bench, write_speed
+from benchmarks.speed_recipes import bench_recipes
 from benchmarks.work import Work, count_work
 from pdecnn.learning.memory import free_memory
 from pdecnn.learning.trainer import Trainer
@@ -294,9 +295,9 @@ def _measure_large(
 def bench_compile(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
     """In two fresh processes; on a CPU nothing is compiled, so nothing measured."""
     batch_size = sizes.batch_sizes[0]
-    names = ["hamiltonian_cifar10"] if device.type == "cuda" else []  # it has the most kernels
     rows = []
-    for name in names:
+    for dynamics in PAPER_DYNAMICS if device.type == "cuda" else ():
+        name = f"{dynamics}_cifar10"
         code = (
             f"from benchmarks.speed import first_step_seconds as measure\n"
             f"print(measure({name!r}, {batch_size}, {str(device)!r}))"
@@ -320,6 +321,7 @@ def first_step_seconds(name: str, batch_size: int, device: str) -> float:
 
 PARTS = {
     "steps": bench_steps,
+    "recipes": bench_recipes,
     "digits": bench_digits,
     "depth": bench_depth,
     "large": bench_large,

@@ -84,6 +84,7 @@ def _headline(parts: dict[str, Any]) -> str:
 
 _HEADINGS = {
     "steps": "Training steps",
+    "recipes": "Recipes and optimisers",
     "digits": "On a CPU",
     "depth": "Depth",
     "large": "Large inputs",
@@ -167,6 +168,31 @@ def _ceilings(roofline: dict[str, Any]) -> Table:
 def _rate(amount: float, time: dict[str, Any]) -> list[str]:
     which = ("lowest", "median", "highest")
     return [three_digits(amount / time[f"{word}_seconds"]) for word in which]
+
+
+def _recipes(part: dict[str, Any]) -> list[Table]:
+    rows = [
+        (
+            row["recipe"],
+            str(row["batch_size"]),
+            milliseconds(row["time"]),
+            spread(row["time"]),
+            NOT_THERE if row["time"] is None else f"{row['ratio_to_paper']:.2f}",
+            NOT_THERE if row["time"] is None else f"{1e3 * row['more_seconds']:+.3f}",
+            str(sum(kind["number"] for kind in row["kernels"])) if row["kernels"] else NOT_THERE,
+        )
+        for row in part["rows"]
+    ]
+    return [
+        Table(
+            f"Training steps of {part['network']} by recipe and optimiser, {part['precision']}",
+            ("recipe", "batch", "ms", "spread", "times paper", "ms more", "on the GPU"),
+            rows,
+            "Captured steps on a GPU, in turn. paper: the recipe of the paper; nesterov, adamw, "
+            "muon: that recipe with another optimiser; tuned: the tuned recipe with all of its "
+            "augmentation. on the GPU: kernels and copies of a step, each by name in `speed.json`.",
+        )
+    ]
 
 
 def _digits(part: dict[str, Any]) -> list[Table]:
@@ -375,6 +401,7 @@ def _loops(part: dict[str, Any]) -> list[Table]:
 
 _TABLES: dict[str, Callable[[dict[str, Any]], list[Table]]] = {
     "steps": _steps,
+    "recipes": _recipes,
     "digits": _digits,
     "depth": _depth,
     "large": _large,

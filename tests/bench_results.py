@@ -150,6 +150,17 @@ def make_digits():
     return make_part(batch_size=32, threads=1, rows=[row])
 
 
+def make_recipes():
+    kernels = [{"name": "update_kernel", "number": 2, "microseconds": 3.5}]
+    row = {"batch_size": 125, "kernels": kernels, "captured": True, "notes": []}
+    rows = [
+        {"recipe": "paper", "time": make_time(1e-3), "ratio_to_paper": 1.0, "more_seconds": 0.0},
+        {"recipe": "tuned", "time": make_time(1.2e-3), "ratio_to_paper": 1.2, "more_seconds": 2e-4},
+    ]
+    rows = [{**row, **part} for part in rows]
+    return make_part(network="hamiltonian_cifar10", precision="bfloat16", rows=rows)
+
+
 def make_compile():
     row = {
         "network": "parabolic_cifar10",
@@ -163,6 +174,7 @@ def make_compile():
 def make_result():
     parts = {
         "steps": make_steps(),
+        "recipes": make_recipes(),
         "digits": make_digits(),
         "depth": make_depth(),
         "large": make_large(),

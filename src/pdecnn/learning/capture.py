@@ -12,6 +12,7 @@ from pdecnn.data.augmentation import stable_seed
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import DivergedError
 from pdecnn.fast.acceleration import accelerated, compile_function, fast_layout
+from pdecnn.learning.kernel_step import kernel_parts
 from pdecnn.learning.metrics import compute_scores
 from pdecnn.learning.statistics import ReestimatedStatistics
 from pdecnn.learning.step import TrainingStep
@@ -36,23 +37,30 @@ def compiled_network(network: Network, backend: str = "inductor") -> Iterator[No
 
 @contextmanager
 def compiled_step(step: TrainingStep, backend: str = "inductor") -> Iterator[None]:
-    """Within it the parts of a step run as compiled code, and blocks as fused kernels."""
+    """Within it a step runs by kernels; what none of them fits, as compiled code."""
     # Dynamo cannot follow a hash of bytes; it depends on nothing but its arguments.
     torch.compiler.assume_constant_result(stable_seed)  # type: ignore[no-untyped-call]
     names = ["_prepare", "_measure"]
     if len(step.weights) <= _MOST_COMPILED_WEIGHTS:
         names += ["_regularization", "_apply"]
-    for name in names:  # an attribute of the instance hides the method
+    parts = kernel_parts(step)
+    if "_prepare" in parts:
+        names.append("_mixed")
+    for name in names:
         # Inductor fails to reorder loops of an update that also has products of matrices (Muon's).
-        function = compile_function(
-            getattr(step, name), backend, loop_ordering_after_fusion=name != "_apply"
+        parts.setdefault(
+            name,
+            compile_function(
+                getattr(step, name), backend, loop_ordering_after_fusion=name != "_apply"
+            ),
         )
+    for name, function in parts.items():  # an attribute of the instance hides the method
         setattr(step, name, function)
     try:
         with compiled_network(step.network, backend):
             yield
     finally:
-        for name in names:
+        for name in parts:
             delattr(step, name)
 
 

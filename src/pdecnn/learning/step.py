@@ -92,6 +92,7 @@ class TrainingStep:
         self.changes_sounds = augmentation.changes_sounds
         self.num_processes, self.sum_ = num_processes, sum_
         self.train, self.patches = train, patches
+        self.kernel_parts: dict[str, Callable[..., Any]] = {}
         # Where reading a number costs nothing the host decides whether a step is taken.
         self.gated = device.type != "cpu"
         self.labels = train.labels
@@ -160,17 +161,18 @@ class TrainingStep:
     def __call__(self) -> None:
         """Take the step; on a GPU it is only launched."""
         # A batch that is thrown away must leave no trace in the statistics of the batch norms.
-        statistics = [flatten(buffers) for buffers in self.statistics]
-        rate, parts = self._prepare()
-        gradient = self._gradient(parts)
+        statistics = self._keep_statistics()
+        gradient = self._gradient(self._prepare())
         if self.sum_ is not None:
             gradient = self._summed(gradient, self.sum_)
-        self._apply(rate, gradient, statistics)
+        self._apply(gradient, statistics)
 
-    def _prepare(self) -> tuple[Tensor, list[tuple[Tensor, Targets]]]:
-        """The learning rate, and the augmented images and targets of each part of the batch."""
-        row = self.counts[Count.BATCH].view(1)
-        return self.rates.index_select(0, row)[0], self.parts(row)
+    def _keep_statistics(self) -> list[Tensor]:
+        return list(map(flatten, self.statistics))
+
+    def _prepare(self) -> list[tuple[Tensor, Targets]]:
+        """The augmented images and targets of each part of the next batch."""
+        return self.parts(self.counts[Count.BATCH].view(1))
 
     def parts(self, row: Tensor) -> list[tuple[Tensor, Targets]]:
         """The augmented images and targets of each part of a batch of the epoch."""
@@ -194,16 +196,19 @@ class TrainingStep:
             features = self.augmentation.augment(features, part, **how)
             if self.augmentation.cutout:
                 features = self.augmentation.cut_out(features, part, **how)
-            targets = Targets(self.labels[part])
-            if self.mixing is not None:
-                features, targets = self.mixing.mix(features, targets.labels, part, self.epoch)
-            parts.append((fast_layout(features), targets))
+            parts.append(self._mixed(features, self.labels[part], part))
         return parts
+
+    def _mixed(self, features: Tensor, labels: Tensor, part: Tensor) -> tuple[Tensor, Targets]:
+        """The images of a part of the batch, mixed if they are to be, and their targets."""
+        targets = Targets(labels)
+        if self.mixing is not None:
+            features, targets = self.mixing.mix(features, labels, part, self.epoch)
+        return fast_layout(features), targets
 
     def next_images(self, number: int) -> tuple[Tensor, Tensor]:
         """The first augmented images and labels of the next batch."""
-        _, parts = self._prepare()
-        images, targets = parts[0]
+        images, targets = self._prepare()[0]
         return images[:number], targets.labels[:number]
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -269,16 +274,17 @@ class TrainingStep:
         smoothness, decay = self.objective.regularization(self.weights_in_time)
         return smoothness, decay
 
-    def _differentiate(self, value: Tensor) -> list[Tensor]:
-        gradients = torch.autograd.grad(value, self.weights, allow_unused=True)
+    def _differentiate(self, value: Tensor, slope: Tensor | None = None) -> list[Tensor]:
+        gradients = torch.autograd.grad(value, self.weights, slope, allow_unused=True)
         return [
             torch.zeros_like(weight) if gradient is None else gradient
             for weight, gradient in zip(self.weights, gradients, strict=True)
         ]
 
     @torch.no_grad()
-    def _apply(self, rate: Tensor, gradient: Gradient, statistics: list[Tensor]) -> None:
+    def _apply(self, gradient: Gradient, statistics: list[Tensor]) -> None:
         """Update everything if loss and gradient are finite; count the step if not."""
+        rate = self.rates.index_select(0, self.counts[Count.BATCH].view(1))[0]
         flat = flatten(gradient.parts)
         if gradient.regularization:
             flat = flat + flatten(gradient.regularization)

@@ -195,7 +195,8 @@ def orthogonalize(matrices: Tensor) -> Tensor:
         x = x.bfloat16()
     for _ in range(_NUM_ITERATIONS):
         square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
+        factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        x = torch.baddbmm(x, factor, x, beta=a)
     return (x.mT if tall else x).to(matrices.dtype)
 
 

@@ -6,7 +6,7 @@ repository alone: `python -m benchmarks.speed`.
 
 import gc
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, cast
 
@@ -263,9 +263,12 @@ def make_steps(
     batch_size: int,
     device: torch.device,
     capture: bool,
+    training: TrainingConfig | None = None,
+    augmentation: Augmentation | None = None,
 ) -> TrainerSteps:
-    """Training steps of a fresh network on the images."""
-    training = TrainingConfig(
+    """Training steps of a fresh network on the images, by default those of the paper's recipe."""
+    training = replace(
+        TrainingConfig() if training is None else training,
         batch_size=batch_size,
         precision=precision_of(device),
         learning_rates=(_LEARNING_RATE,),
@@ -277,7 +280,7 @@ def make_steps(
         training,
         train=images,
         validation=images.subset(torch.arange(1)),
-        augmentation=Augmentation(),
+        augmentation=Augmentation() if augmentation is None else augmentation,
         seed=0,
     )
     return TrainerSteps(trainer)

@@ -22,7 +22,7 @@ from pdecnn.learning.objective import Objective
 from pdecnn.networks.registry import model_config
 from pdecnn.runs.bench import PAPER_DYNAMICS, QUICK
 from pdecnn.runs.timing import Timing
-from tests.bench_results import make_depth, make_result, make_steps
+from tests.bench_results import make_depth, make_recipes, make_result, make_steps
 from tests.unit.runs.test_plain_twin import make_pair
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -45,7 +45,7 @@ def test_large_inputs_take_less_memory_reversibly():
     part = bench_large(QUICK, DEVICE, lambda text: None)
     stored, reversible = (row["activation_bytes"] for row in part["rows"][:2])
     assert stored > reversible > 0
-    assert list(PARTS) == ["steps", "digits", "depth", "large", "compile", "loops"]
+    assert list(PARTS) == ["steps", "recipes", "digits", "depth", "large", "compile", "loops"]
 
 
 def test_loops_are_measured_beside_the_trainer_and_plain_torch(monkeypatch):
@@ -153,6 +153,11 @@ def test_digits_have_a_ratio_with_three_decimals():
     table = table_of("digits", part)
     assert table.rows == [("parabolic", "10.2", "10 to 10.6", "10", "9.8 to 10.4", "1.020")]
     assert table.title.endswith("batch 32, 1 thread")
+
+
+def test_recipes_stand_beside_the_papers():
+    rows = table_of("recipes", make_recipes()).rows
+    assert rows[1] == ("tuned", "125", "1.2", "1.18 to 1.25", "1.20", "+0.200", "2")
 
 
 def test_large_inputs_and_compilation():
