@@ -5,10 +5,8 @@ A kernel takes a convolution together with all that is pointwise around it, so t
 convolutions read is a bfloat16 copy that the kernel before has left.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -333,8 +331,7 @@ class _WeightGradients:
     """Gradients of all layers' weights: parts of sums, added up a few layers at a time.
 
     One sum over several layers is one launch; all of them at once would take memory that grows
-    with the number of steps. On a GPU the parts are computed on a stream of their own, beside
-    the gradients of the states, which do not wait for them and leave much of the device idle.
+    with the number of steps.
     """
 
     group_size = 6
@@ -345,8 +342,6 @@ class _WeightGradients:
         self.layers: list[int] = []
         self.stencil_parts: Tensor | None = None
         self.affine_parts: list[Tensor] = []
-        self.in_use: list[Tensor] = []
-        """What the stream still reads, which must not be freed before it has."""
 
     def add(
         self,
@@ -360,16 +355,14 @@ class _WeightGradients:
         if self.stencil_parts is None:
             shape = (self.group_size, *kernels.stencil_gradient_shape(source))
             self.stencil_parts = source.new_empty(shape, dtype=torch.float32)
-        with _beside(source.device):
-            kernels.stencil_gradient_parts(
-                found.gradient,
-                source,
-                found.activated,
-                target_gradient,
-                factor,
-                out=self.stencil_parts[len(self.layers)],
-            )
-        self.in_use += [found.gradient, source, found.activated, target_gradient]
+        kernels.stencil_gradient_parts(
+            found.gradient,
+            source,
+            found.activated,
+            target_gradient,
+            factor,
+            out=self.stencil_parts[len(self.layers)],
+        )
         self.layers.append(layer)
         self.affine_parts.append(found.partial_sums)
         if len(self.layers) == self.group_size:
@@ -386,32 +379,12 @@ class _WeightGradients:
     def _add_up(self) -> None:
         if self.stencil_parts is None or not self.layers:
             return
-        if self.stencil_parts.is_cuda:
-            torch.cuda.current_stream().wait_stream(_second_stream(self.stencil_parts.device))
-        self.in_use = []
         stencils = self.stencil_parts[: len(self.layers)].sum(1)
         affine = torch.stack(self.affine_parts).sum(1)
         for layer, stencil, pair in zip(self.layers, stencils, affine, strict=True):
             self.stencils[layer] = _added(self.stencils[layer], stencil)
             self.affine[layer] = _added(self.affine[layer], pair)
         self.layers, self.affine_parts = [], []
-
-
-@contextmanager
-def _beside(device: torch.device) -> Iterator[None]:
-    """Within it kernels are launched on a second stream, after all that were launched before."""
-    if device.type != "cuda":
-        yield
-        return
-    stream = _second_stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        yield
-
-
-@cache
-def _second_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _added(total: Tensor | None, part: Tensor) -> Tensor:
