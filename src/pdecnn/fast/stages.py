@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pdecnn.fast.fused import _refuse_second_derivatives, misfit_of_precision
+from pdecnn.fast.kernels import misfit_of_choice
 from pdecnn.fast.kernels import stages as kernels
 from pdecnn.fast.kernels.symmetric_shear import misfit_of_device
 from pdecnn.networks.stages import Classifier, Connector, Opening
@@ -64,7 +65,8 @@ def reason_against(stage: Stage, features: Tensor) -> str | None:
 
 
 def _reason_against_features(features: Tensor) -> str | None:
-    found = misfit_of_device(features.device) or misfit_of_precision(features.device)
+    device = features.device
+    found = misfit_of_choice() or misfit_of_device(device) or misfit_of_precision(device)
     if found is not None:
         return found
     if is_followed():

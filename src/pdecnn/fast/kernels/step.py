@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pdecnn.fast.kernels.symmetric_shear import _has_triton, _interpreting, _runs_on
+from pdecnn.fast.kernels import misfit_of_choice
+from pdecnn.fast.kernels.symmetric_shear import _interpreting, misfit_of_device
 
 _BLOCK = 1024
 _IMAGE_BLOCK = 1024
@@ -23,8 +24,8 @@ MOST_CLASSES = 4096
 
 
 def kernels_run_on(device: torch.device) -> bool:
-    """Whether the kernels of this module run on a device."""
-    return _runs_on(device) and _has_triton()
+    """Whether the kernels of this module are wanted and run on a device."""
+    return (misfit_of_choice() or misfit_of_device(device)) is None
 
 
 @dataclass(frozen=True, kw_only=True)

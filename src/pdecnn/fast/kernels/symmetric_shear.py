@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pdecnn.fast.kernels import misfit_of_choice
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.layers import SymmetricLayer
 from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
@@ -424,8 +425,11 @@ def rehearsal(device: torch.device) -> Iterator[None]:
 
 
 def needs_rehearsal() -> bool:
-    """Whether kernels have to be compiled: the interpreter takes them as they are."""
-    return not _interpreting()
+    """Whether all kernels of a block are to be compiled together before the first runs.
+
+    The interpreter takes them as they are. Tried without a GPU alone, as those around the blocks.
+    """
+    return misfit_of_choice() is None and not _interpreting()
 
 
 def _interpreting() -> bool:
