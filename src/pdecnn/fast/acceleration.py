@@ -110,7 +110,7 @@ class FastPropagator(Propagator):
         reason = misfit(stepping.integrator, stepping.steps, device)
         if reason is None and torch.is_autocast_enabled(device.type):
             reason = misfit_of_precision(device)
-        uncompiled = self._uncompiled(stepping, device)
+        uncompiled = self._uncompiled(stepping, stepping.steps, device)
         if reason is None:
             other = "compiled" if uncompiled is None else "eager"
             return Path("fused", f"under torch.autocast to bfloat16; in other precisions {other}")
@@ -137,7 +137,7 @@ class FastPropagator(Propagator):
     def advance(self, stepping: TimeStepping, state: State, steps: Sequence[Layers]) -> State:
         """Step by step, each compiled; never on a grid, where going back must meet the very
         kernels of going forward."""
-        if _is_looked_at() or self._uncompiled(stepping, state[0].device):
+        if _is_looked_at() or self._uncompiled(stepping, steps, state[0].device):
             return super().advance(stepping, state, steps)
         step = compiled(_step, self.backend)
         for layers in steps:
@@ -159,22 +159,25 @@ class FastPropagator(Propagator):
         self, stepping: TimeStepping, shear: Shear, sources: State, weights: Weights
     ) -> Tensor:
         """Compiled, but on a grid."""
-        if shear.layer is None or self._uncompiled(stepping, sources[0].device):
+        layer, device = shear.layer, sources[0].device
+        if layer is None or self._uncompiled(stepping, [(layer,)], device):
             return super().increment(stepping, shear, sources, weights)
         increment: Tensor = compiled(_increment, self.backend)(
             shear, sources, stepping.step_size, weights
         )
         return increment
 
-    def _uncompiled(self, stepping: TimeStepping, device: torch.device) -> str | None:
-        """Why steps that are not fused are not compiled either; None: they are."""
+    def _uncompiled(
+        self, stepping: TimeStepping, steps: Sequence[Layers], device: torch.device
+    ) -> str | None:
+        """Why these steps, where they are not fused, are not compiled either; None: they are."""
         if not self.backend:
             return "nothing is compiled for a few passes"
         if self.backend == "inductor" and device.type != "cuda":
             return "no GPU"
         if stepping.grid is not None:
             return "on a grid nothing is compiled"
-        layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
+        layers = dict.fromkeys(layer for layers in steps for layer in layers)
         if any(map(has_foreign_code, layers)):
             return "a hook, or a replaced method"
         if any(map(looks_at_weights, layers)):

@@ -81,6 +81,25 @@ def test_within_accelerated_blocks_are_compiled_and_afterwards_plain() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_what_is_asked_of_layers_grows_with_the_number_of_steps_not_with_its_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether there is a hook was asked of every layer of a block for each of its increments."""
+    asked: list[int] = []
+    monkeypatch.setattr(acceleration, "has_foreign_code", lambda layer: asked.append(1))
+
+    def number_of_questions(num_steps: int) -> int:
+        block = make_block("verlet", num_steps=num_steps, backprop="reversible")
+        features = make_features().requires_grad_()
+        asked.clear()
+        with accelerated(block, "eager"):
+            block(features).sum().backward()
+        return len(asked)
+
+    assert 0 < number_of_questions(8) <= 2 * number_of_questions(4)
+
+
 @pytest.mark.gpu
 def test_compiled_blocks_run_channels_last_whatever_the_opening_leaves() -> None:
     """Convolutions of a GPU turned every state around and back: a third of a stable step."""
