@@ -85,15 +85,15 @@ def _set(part: nn.Module, name: str, value: object) -> None:
 @contextmanager
 def accelerated(module: nn.Module, backend: str = "inductor") -> Iterator[None]:
     """Within it the module is accelerated; afterwards it is what it was."""
-    names = ("propagator", "carrier")
-    before = [(part, [vars(part).get(name) for name in names]) for part in module.modules()]
+    names = [(p, "propagator") for p in module.modules() if isinstance(p, Block)]
+    names += [(p, "carrier") for p in module.modules() if isinstance(p, Stage)]
+    before = [vars(part).get(name) for part, name in names]
     _replace_ways(module, backend)
     try:
         yield
     finally:
-        for part, ways in before:
-            for name, way in zip(names, ways, strict=True):
-                _set(part, name, way)
+        for (part, name), way in zip(names, before, strict=True):
+            _set(part, name, way)
 
 
 @dataclass(frozen=True)
@@ -251,8 +251,14 @@ def _compute(stage: Stage, features: Tensor) -> Tensor:
 
 
 def _is_padded(stage: Opening | LinearOpening, features: Tensor) -> bool:
-    known = type(stage) in (Opening, LinearOpening) and stage.convolution.boundary == "zero"
-    return known and features.is_cuda and features.shape[1] % _CHANNEL_GROUP != 0
+    convolution = stage.convolution  # which may have been exchanged for another kind
+    return (
+        type(stage) in (Opening, LinearOpening)
+        and type(convolution) is Convolution
+        and convolution.boundary == "zero"
+        and features.is_cuda
+        and features.shape[1] % _CHANNEL_GROUP != 0
+    )
 
 
 def _convolve_padded(convolution: Convolution, features: Tensor) -> Tensor:

@@ -129,6 +129,40 @@ def test_any_module_with_blocks_will_do_and_no_other():
         pdecnn.accelerate(nn.Linear(3, 3))
 
 
+def test_exchanged_convolutions_are_computed_as_they_are(monkeypatch):
+    """Padding an image's channels, and the kernels, asked for a boundary and a size of stencils."""
+    network = make_network(**SMALL).eval()
+    network.opening.convolution = nn.Conv2d(3, 16, 3, padding=1)
+    network.blocks[0].layers[0].convolution = OwnConvolution()
+    images = torch.rand(1, 3, 8, 8)
+    expected = network(images)
+    monkeypatch.setattr(kernels, "misfit_of_device", lambda device: None)  # as on a GPU
+    torch.testing.assert_close(pdecnn.accelerate(network)(images), expected)
+    assert "OwnConvolution" in network.acceleration[0].reason
+
+
+class OwnConvolution(nn.Module):
+    """What a layer needs of one, and no more."""
+
+    def __init__(self):
+        super().__init__()
+        self.stencil = nn.Parameter(torch.ones(16, 16, 3, 3))
+
+    def forward(self, features):
+        return 2 * features
+
+    def adjoint(self, features, *, negative=False):
+        return -2 * features if negative else 2 * features
+
+
+def test_own_attributes_of_the_same_names_stay():
+    network = make_network(**SMALL)
+    network.opening.normalization.carrier = None
+    with accelerated(network, "eager"):
+        pass
+    assert network.opening.normalization.carrier is None
+
+
 def test_a_propagator_of_others_stays():
     class Own(Propagator):
         """Of a user's."""

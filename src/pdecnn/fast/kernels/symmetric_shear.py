@@ -160,9 +160,10 @@ def misfit(layer: nn.Module, device: torch.device) -> str | None:
     if has_foreign_code(layer):
         return "a hook, or a replaced method, which kernels would pass by"
     convolution, norm, activation = layer.convolution, layer.normalization, layer.activation
+    if type(convolution) is not Convolution:
+        return f"its convolution is a {type(convolution).__name__}"
     size = " x ".join(map(str, convolution.stencil_size))
     needs = {
-        f"its convolution is a {type(convolution).__name__}": type(convolution) is Convolution,
         f"stencils of {size} points: the kernels have 3 x 3": size == "3 x 3",
         f"boundary={convolution.boundary}: the kernels have zeros outside the image": (
             convolution.boundary == "zero"
