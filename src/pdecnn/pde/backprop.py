@@ -132,8 +132,7 @@ class Propagator:
 
     def carry(self, stepping: TimeStepping, features: Tensor) -> Tensor:
         """The features at the final time, in the dtype they came in."""
-        final = self.propagate(stepping, features)
-        return stepping.integrator.finish(final).to(features.dtype)
+        return self.finish(stepping, self.propagate(stepping, features), features.dtype)
 
     def propagate(self, stepping: TimeStepping, features: Tensor) -> State:
         """The state at the final time, differentiated as the block's mode says.

@@ -16,6 +16,7 @@ from pdecnn.pde import (
     SymmetricLayer,
     Verlet,
 )
+from pdecnn.pde.backprop import Propagator
 from tests.blocks import (
     IRREVERSIBLE,
     every_combination,
@@ -33,6 +34,17 @@ from tests.blocks import (
 def layers_for(integrator, channels=4, num_steps=3, **options):
     width = integrator.layer_channels(channels)
     return [SymmetricLayer(width, **options) for _ in range(integrator.layers_per_step * num_steps)]
+
+
+def test_a_propagator_may_finish_in_its_own_way():
+    class Doubling(Propagator):
+        def finish(self, stepping, state, dtype):
+            return 2 * super().finish(stepping, state, dtype)
+
+    block, features = make_block("verlet"), make_features()
+    expected = 2 * block(features)
+    block.propagator = Doubling()
+    assert torch.equal(block(features), expected)
 
 
 @every_combination
