@@ -180,7 +180,7 @@ def flatten(tensors: Iterable[Tensor]) -> Tensor:
 def unflatten(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The tensors, in the shapes of `like`, of which `flatten` made the vector."""
     parts = torch.split(flat, [tensor.numel() for tensor in like])
-    return list(map(Tensor.view_as, parts, like))
+    return [part.view_as(tensor) for part, tensor in zip(parts, like, strict=True)]
 
 
 def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
