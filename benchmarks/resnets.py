@@ -6,7 +6,7 @@ from torch.nn import functional
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
-from pdecnn.networks.stages import Classifier
+from pdecnn.networks.stages import Classifier, Stage
 
 WIDTHS = (16, 32, 64)
 
@@ -59,14 +59,14 @@ class CifarResNet(nn.Module):
         return scores
 
 
-class Stage(nn.Module):
-    """Modules one after the other; unlike torch's Sequential, which is never compiled by itself."""
+class Sequence(Stage):
+    """Modules one after the other, which a captured step compiles together."""
 
     def __init__(self, *parts: nn.Module) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
 
-    def forward(self, features: Tensor) -> Tensor:
+    def compute(self, features: Tensor) -> Tensor:
         """The features after all of them."""
         for part in self.parts:
             features = part(features)
@@ -76,7 +76,7 @@ class Stage(nn.Module):
 class TrainableResNet(Network):
     """ResNet-20, -32, ... as `Trainer` takes a network, so that it is trained by our recipes.
 
-    It has no blocks in time: its stages stand where connectors do, which a captured step compiles.
+    It has no blocks in time: its stages stand where connectors do.
     Its config says widths, input and output alone; the work counted from it is not the network's.
     """
 
@@ -87,11 +87,11 @@ class TrainableResNet(Network):
         plain = CifarResNet(depth, num_classes)
         self.config = NetworkConfig(channels=(*WIDTHS, WIDTHS[-1]), num_classes=num_classes)
         self.preprocessing = Preprocessing() if preprocessing is None else preprocessing
-        self.opening = Stage(plain.conv, plain.norm, nn.ReLU())
+        self.opening = Sequence(plain.conv, plain.norm, nn.ReLU())
         self.blocks = nn.ModuleList()
         each = len(plain.blocks) // len(WIDTHS)
         self.connectors = nn.ModuleList(
-            Stage(*list(plain.blocks)[each * k : each * (k + 1)]) for k in range(len(WIDTHS))
+            Sequence(*list(plain.blocks)[each * k : each * (k + 1)]) for k in range(len(WIDTHS))
         )
         self.classifier = Classifier(WIDTHS[-1], num_classes)
         for part in self.modules():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from benchmarks import search as module
 from benchmarks.resnets import CifarResNet, TrainableResNet
@@ -184,7 +185,9 @@ def test_the_resnet_of_our_trainer_compiles():
     network, inputs = TrainableResNet(20), torch.randn(4, 3, 16, 16)
     expected = network(inputs)
     torch._dynamo.reset()
+    counters.clear()
     with compiled_network(network, "aot_eager"):
         found = network(inputs)
         found.sum().backward()
     torch.testing.assert_close(found, expected)
+    assert counters["stats"]["unique_graphs"] == 4  # the opening, and each of three stages
