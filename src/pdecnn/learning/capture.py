@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pdecnn.data.augmentation import stable_seed
 from pdecnn.data.image_set import ImageSet
-from pdecnn.errors import DivergedError
+from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.fast.acceleration import accelerated, compile_function, fast_layout
 from pdecnn.learning.kernel_step import kernel_parts
 from pdecnn.learning.metrics import compute_scores
@@ -112,7 +112,8 @@ def capture(
 ) -> CapturedFunction | None:
     """The function as a graph of compiled kernels; failing that of plain ones; else None.
 
-    What does not work is said, not hidden; running out of memory is the caller's to handle.
+    What does not work is said, not hidden; running out of memory is the caller's to handle, and
+    a setting that is refused the user's.
     """
     state = list(state)
     for context, failure in (
@@ -122,7 +123,7 @@ def capture(
         try:
             with context:
                 return CapturedFunction(function, state)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, ConfigError):
             raise
         except Exception as error:
             reason = str(error).strip().partition("\n")[0] or "no reason given"

@@ -10,7 +10,7 @@ import torch
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet
-from pdecnn.errors import DivergedError
+from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.learning import Trainer, TrainingConfig
 from pdecnn.learning import capture as capture_module
 from pdecnn.learning.capture import CapturedFunction, CapturedScores, TrainingGraphs
@@ -98,6 +98,15 @@ def graphs_of_a_cpu(monkeypatch):
     monkeypatch.setattr(capture_module, "compiled_network", nullcontext)
     monkeypatch.setattr(capture_module, "CapturedFunction", Replayed)
     monkeypatch.setattr(capture_module, "compiled_step", nullcontext)
+
+
+def test_a_setting_that_is_refused_is_no_failure_to_capture(monkeypatch):
+    """PDECNN_KERNELS=most was logged, and the training went on by plain kernels."""
+    monkeypatch.setenv("PDECNN_KERNELS", "most")
+    monkeypatch.setattr(TrainingGraphs, "_wanted", True)
+    trainer = make_trainer(epochs=1)
+    with pytest.raises(ConfigError, match="PDECNN_KERNELS must be blocks or all, found 'most'"):
+        run(trainer)
 
 
 @pytest.mark.usefixtures("graphs_of_a_cpu")
