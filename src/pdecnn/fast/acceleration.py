@@ -85,8 +85,11 @@ def _set(part: nn.Module, name: str, value: object) -> None:
 @contextmanager
 def accelerated(module: nn.Module, backend: str = "inductor") -> Iterator[None]:
     """Within it the module is accelerated; afterwards it is what it was."""
-    names = [(p, "propagator") for p in module.modules() if isinstance(p, Block)]
-    names += [(p, "carrier") for p in module.modules() if isinstance(p, Stage)]
+    names = [
+        (part, "propagator" if isinstance(part, Block) else "carrier")
+        for part in module.modules()
+        if isinstance(part, Block | Stage)
+    ]
     before = [vars(part).get(name) for part, name in names]
     _replace_ways(module, backend)
     try:
