@@ -221,8 +221,9 @@ def page(found: dict[str, Any]) -> str:
         wishes = " and ".join(SUBJECTS[int(key)].format(size) for key, size in wanted.items())
         lines += [
             "",
-            f"**Measured on a CPU, on smaller inputs than are wanted.** Those are {wishes}, which",
-            "need a GPU.",
+            "**Measured on a CPU, on smaller inputs than are wanted.** Those are",
+            f"{wishes}, which need a GPU. Here the peak is that",
+            "of all that the allocator gave out but gradients of weights.",
         ]
     for dimension, subject in SUBJECTS.items():
         mine = [row for row in rows if row["dimension"] == dimension]
