@@ -208,7 +208,7 @@ def page(found: dict[str, Any]) -> str:
     """The whole page."""
     rows = found["rows"]
     lines = [
-        "# Memory of networks from field to field",
+        f"# Memory of networks from field to field: {headline(rows)}",
         "",
         "The same hamiltonian network with as many steps on each of its levels, every step with",
         f"weights of its own, {CHANNELS} channels and {HIDDEN_CHANNELS} within layers, in "
@@ -251,6 +251,19 @@ def page(found: dict[str, Any]) -> str:
         lines += ["", *(f"- {text}" for text in ratios(exact))]
     lines += ["", f"{measured_on(found['environment'])}; {found['seconds']:.0f} s.", ""]
     return "\n".join(lines)
+
+
+def headline(rows: list[dict[str, Any]]) -> str:
+    """The worst of all cases beside the fewest steps on one level."""
+    exact = [row for row in rows if row["backprop"] == EXACT]
+    few, many = (choose(row["num_steps"] for row in exact) for choose in (min, max))
+    least = {
+        row["dimension"]: row["activation_bytes"]
+        for row in exact
+        if (row["num_steps"], row["num_levels"]) == (few, NUM_LEVELS[0])
+    }
+    worst = max(row["activation_bytes"] / least[row["dimension"]] for row in exact)
+    return f"at most {worst:.2f} times that of {few} steps, with up to {many} on each level"
 
 
 def ratios(rows: list[dict[str, Any]]) -> list[str]:

@@ -153,8 +153,9 @@ def page(
     parts = {key: read(folder, key) for key in ablation()}
     measured = [*(run for runs in (*rows.values(), *parts.values()) for run in runs)]
     measured += drawn.values()
+    best = [fmean(run.accuracy for run in found) for name in names if (found := rows[title(name)])]
     lines = [
-        "# The best accuracy for the weights",
+        f"# The best accuracy for the weights{f': {max(best):.2f} %' if best else ''}",
         "",
         "CIFAR-10, all 10,000 test images, in per cent; mean and standard deviation over seeds.",
         "Each run trains on all 50,000 training images for a fixed number of epochs, and its last",

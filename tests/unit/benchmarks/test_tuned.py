@@ -140,6 +140,7 @@ def test_the_page_has_means_differences_and_what_is_missing(tmp_path, monkeypatc
         in text
     )
     assert "| parabolic | | | | 0 | not measured | |" in text
+    assert text.startswith("# The best accuracy for the weights: 92.60 %\n")
     assert "- hamiltonian: 92.6 wanted, reached" in text
     assert "- hamiltonian against ResNet-20, our recipe: +0.60 points" in text
     assert "| cutout | 1 | 91.50 | -0.50 |" in text
