@@ -35,7 +35,7 @@ def read_jobs(path: Path) -> dict[str, str]:
         if not line.strip() or line.startswith("#"):
             continue
         name, separator, command = line.partition(": ")
-        if not separator or Path(name).name != name:
+        if not separator or Path(name).name != name or len(name.split()) != 1:
             raise SystemExit(f"{path}: a job reads `name: command`, found {line!r}")
         if name in jobs:
             raise SystemExit(f"{path}: two jobs are named {name}")

@@ -4,10 +4,10 @@
     python -m benchmarks.field_memory page [--results docs/results]
 
 The same hamiltonian network in mode `exact` with as many steps on each of its levels, each with
-weights of its own: for a volume of 128 pixels an axis and an image of 2048. Memory is that of
-docs/results/speed.md: the peak of a forward and a backward pass less weights, their gradients and
-the batch. Where there is no GPU sizes are small and memory is what is saved for backward. Of the
-deepest networks the opened features, rounded to the grid, are recovered through all levels.
+weights of its own: for a volume of 128 pixels an axis and an image of 2048, without a GPU of 32 and
+256. Memory is that of docs/results/speed.md: the peak of a forward and a backward pass less
+weights, their gradients and the batch. Of the deepest networks the opened features, rounded to the
+grid, are recovered through all levels.
 `measure` writes DIR/field-memory.json after each network.
 """
 
@@ -15,11 +15,15 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch._C._profiler import _EventType
+from torch.nn.functional import cross_entropy
+from torch.profiler import ProfilerActivity, profile
 
 from pdecnn.data.image_set import ImageSet
 from pdecnn.fast.acceleration import fast_layout
@@ -41,7 +45,7 @@ NUM_LEVELS = (1, 2, 3, 4)
 MOST_OF_STEPS, MOST_OF_LEVELS = 1.1, 1.2
 """How many times the memory of the fewest steps, or of one level, the most may take."""
 SUBJECTS = {3: "a volume of {0} x {0} x {0}", 2: "an image of {0} x {0}"}
-SIZES = {"cuda": {3: 128, 2: 2048}, "cpu": {3: 16, 2: 32}}
+SIZES = {"cuda": {3: 128, 2: 2048}, "cpu": {3: 32, 2: 256}}
 CHANNELS = HIDDEN_CHANNELS = 8
 NUM_CLASSES = 3
 # Small: a thin K of many channels has a large norm, and 1,200 steps must stay bounded.
@@ -112,17 +116,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measure(device: torch.device, num_steps: Sequence[int], path: Path) -> None:
     """Measure all cases on the device, smallest first."""
     begin = perf_counter()
-    kind = "cuda" if device.type == "cuda" else "cpu"
+    sizes = SIZES["cuda" if device.type == "cuda" else "cpu"]
     environment = describe_environment(device, seed=0)
     del environment["command"]
     found: dict[str, Any] = {
         "environment": environment,
-        "memory": "peak" if kind == "cuda" else "saved",
         "precision": precision_of(device),
-        "sizes": {str(dimension): size for dimension, size in SIZES[kind].items()},
+        "sizes": {str(dimension): size for dimension, size in sizes.items()},
         "rows": [],
     }
-    batches = {dimension: random_batch(dimension, size) for dimension, size in SIZES[kind].items()}
+    batches = {dimension: random_batch(dimension, size) for dimension, size in sizes.items()}
+    memory_of = activation_bytes if device.type == "cuda" else peak_bytes
     for case in sorted(cases(num_steps), key=lambda case: case.num_steps * case.num_levels):
         network = make_network(case.config(), device)
         batch = batches[case.dimension].to(device)
@@ -132,7 +136,7 @@ def measure(device: torch.device, num_steps: Sequence[int], path: Path) -> None:
             "num_steps": case.num_steps,
             "num_levels": case.num_levels,
             "num_weights": network.num_weights,
-            "activation_bytes": activation_bytes(network, batch),
+            "activation_bytes": memory_of(network, batch),
             "recovered": None,
         }
         if case.backprop == EXACT and case.num_levels == NUM_LEVELS[-1]:
@@ -156,6 +160,34 @@ def random_batch(dimension: int, size: int) -> ImageSet:
     )
 
 
+def peak_bytes(network: Network, batch: ImageSet) -> int:
+    """The same memory on a CPU, from what its allocator tells the profiler.
+
+    Each weight's gradient is left out from when it is there, for it may be long after the peak.
+    """
+    images = fast_layout(network.preprocess(batch.images[:]))
+    assert batch.masks is not None
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        cross_entropy(network.train()(images), batch.masks.long()).backward()  # type: ignore[no-untyped-call]
+    assert profiled.profiler is not None
+    waiting = profiled.profiler.kineto_results.experimental_event_tree()
+    changes: list[tuple[int, int, int]] = []
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        if event.tag == _EventType.Allocation:
+            fields = event.extra_fields
+            changes.append((event.start_time_ns, fields.ptr, fields.alloc_size))
+    changes.sort()
+    last = {address: index for index, (_, address, _) in enumerate(changes)}
+    for weight in network.parameters():
+        assert weight.grad is not None
+        when, address, size = changes[last[weight.grad.untyped_storage().data_ptr()]]
+        assert size >= weight.grad.nbytes, "a gradient that was not allocated"
+        changes[last[address]] = when, address, 0
+    return max(accumulate(size for _, _, size in changes))
+
+
 @torch.no_grad()
 def recovers(network: Network, batch: ImageSet) -> bool:
     """Whether going through all levels and back gives the opened features, rounded to the grid."""
@@ -176,16 +208,23 @@ def page(found: dict[str, Any]) -> str:
     """The whole page."""
     rows = found["rows"]
     lines = [
-        "# Memory of networks from field to field",
+        f"# Memory of networks from field to field: {headline(rows)}",
         "",
         "The same hamiltonian network with as many steps on each of its levels, every step with",
         f"weights of its own, {CHANNELS} channels and {HIDDEN_CHANNELS} within layers, in "
         f"{found['precision']}. Memory is that of [speed](speed.md):",
-        "the peak of a forward and a backward pass less weights, their gradients and the batch,"
-        if found["memory"] == "peak"
-        else "what is saved for backward but weights (there was no GPU),",
+        "the peak of a forward and a backward pass less weights, their gradients and the batch,",
         "in MB. Written by `python -m benchmarks.field_memory` from `field-memory.json`.",
     ]
+    wanted = {str(dimension): size for dimension, size in SIZES["cuda"].items()}
+    if found["sizes"] != wanted:
+        wishes = " and ".join(SUBJECTS[int(key)].format(size) for key, size in wanted.items())
+        lines += [
+            "",
+            "**Measured on a CPU, on smaller inputs than are wanted.** Those are",
+            f"{wishes}, which need a GPU. Here the peak is that",
+            "of all that the allocator gave out but gradients of weights.",
+        ]
     for dimension, subject in SUBJECTS.items():
         mine = [row for row in rows if row["dimension"] == dimension]
         exact = [row for row in mine if row["backprop"] == EXACT]
@@ -212,6 +251,19 @@ def page(found: dict[str, Any]) -> str:
         lines += ["", *(f"- {text}" for text in ratios(exact))]
     lines += ["", f"{measured_on(found['environment'])}; {found['seconds']:.0f} s.", ""]
     return "\n".join(lines)
+
+
+def headline(rows: list[dict[str, Any]]) -> str:
+    """The worst of all cases beside the fewest steps on one level."""
+    exact = [row for row in rows if row["backprop"] == EXACT]
+    few, many = (choose(row["num_steps"] for row in exact) for choose in (min, max))
+    least = {
+        row["dimension"]: row["activation_bytes"]
+        for row in exact
+        if (row["num_steps"], row["num_levels"]) == (few, NUM_LEVELS[0])
+    }
+    worst = max(row["activation_bytes"] / least[row["dimension"]] for row in exact)
+    return f"at most {worst:.2f} times that of {few} steps, with up to {many} on each level"
 
 
 def ratios(rows: list[dict[str, Any]]) -> list[str]:

@@ -3,7 +3,8 @@
     python -m benchmarks.tuned_page [--results docs/results]
 
 The runs are those of `benchmarks.tuned`, kept without weights in docs/results/tuned/runs, and the
-trials of `benchmarks.search` in docs/results/search.csv.
+trials of `benchmarks.search` in docs/results/search.csv. What a step costs is measured by
+`benchmarks.speed --only recipes`.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from benchmarks.resnets import CifarResNet
 from benchmarks.search import RESNETS, Row, read_rows
+from benchmarks.speed_page import bench_tables
 from benchmarks.tuned import (
     DYNAMICS,
     HAMILTONIAN,
@@ -35,6 +37,7 @@ from pdecnn.learning.metrics import count_flops
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.reports import style
+from pdecnn.reports.bench import describe_part, markdown_table
 from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.queue import CONDITIONS
 from pdecnn.runs.runs import CONFIG, ENVIRONMENT, SUMMARY, TIMING, Run
@@ -84,8 +87,8 @@ def written(results: Path) -> dict[str, bytes]:
     if drawn:
         with style.journal_style():
             contents = style.render(FIGURE, draw(drawn))
-    steps = results / "tuned-steps.json"
-    cost = _json(steps) if steps.exists() else None
+    speed = results / "speed.json"
+    cost = _json(speed)["parts"].get("recipes") if speed.exists() else None
     return {"tuned.md": page(folder, trials, drawn, cost).encode(), **contents}
 
 
@@ -150,8 +153,9 @@ def page(
     parts = {key: read(folder, key) for key in ablation()}
     measured = [*(run for runs in (*rows.values(), *parts.values()) for run in runs)]
     measured += drawn.values()
+    best = [fmean(run.accuracy for run in found) for name in names if (found := rows[title(name)])]
     lines = [
-        "# The best accuracy for the weights",
+        f"# The best accuracy for the weights{f': {max(best):.2f} %' if best else ''}",
         "",
         "CIFAR-10, all 10,000 test images, in per cent; mean and standard deviation over seeds.",
         "Each run trains on all 50,000 training images for a fixed number of epochs, and its last",
@@ -240,28 +244,13 @@ def _ablation(parts: dict[str, list[Found]]) -> list[str]:
     return [*lines, ""]
 
 
-def _cost(found: dict[str, Any] | None) -> list[str]:
+def _cost(part: dict[str, Any] | None) -> list[str]:
     lines = ["## What a step costs", ""]
-    if found is None:
+    if part is None:
         return [*lines, f"Captured steps of tuned training: {NOT_MEASURED}.", ""]
-    lines += [
-        "A step of tuned training with each optimiser against one of the paper's, on the same",
-        "network (`benchmarks/tuned_steps.py`); medians of repeats in turn. At most 1.25 times is",
-        "wanted, of Muon or 0.3 ms more.",
-        "",
-        "| training | batch | captured | ms | of the paper's | more, ms |",
-        "|---|--:|---|--:|--:|--:|",
-    ]
-    papers = {row["batch_size"]: row for row in found["rows"] if row["training"] == "paper"}
-    for row in found["rows"]:
-        milliseconds = 1e3 * row["time"]["median_seconds"]
-        more = milliseconds - 1e3 * papers[row["batch_size"]]["time"]["median_seconds"]
-        captured = "yes" if row["captured"] else "no"
-        lines.append(
-            f"| {row['training']} | {row['batch_size']} | {captured} | {milliseconds:.2f} "
-            f"| {row['ratio_to_paper']:.2f} | {more:.2f} |"
-        )
-    return [*lines, "", f"{measured_on(found['environment'])}.", ""]
+    tables = [markdown_table(table) for table in bench_tables("recipes", part)]
+    wanted = "At most 1.25 times a step of the paper is wanted, of Muon or 0.3 ms more."
+    return [*lines, *tables, wanted, "", describe_part(part), ""]
 
 
 def _sizes(drawn: dict[str, Found]) -> list[str]:

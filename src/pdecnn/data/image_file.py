@@ -83,7 +83,8 @@ def encode_png(pixels: Pixels) -> bytes:
     """Bytes or words (height, width, 1 or 3) as a PNG file; Pillow writes no colours of 16 bits."""
     height, width, channels = pixels.shape
     bits, colour_type = 8 * pixels.itemsize, {1: 0, 3: 2}[channels]
-    lines = pixels.astype(pixels.dtype.newbyteorder(">")).reshape(height, -1).view(np.uint8)
+    written = pixels.astype(pixels.dtype.newbyteorder(">"), order="C")
+    lines = written.reshape(height, -1).view(np.uint8)
     # Each line begins with its filter: 1, differences to the pixel before.
     step = channels * pixels.itemsize
     lines[:, step:] -= lines[:, :-step].copy()

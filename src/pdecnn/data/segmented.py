@@ -254,11 +254,17 @@ def _pairs(scan: Scan, where: Path) -> list[_Pair]:
                 f"under the name of its partner in {other}"
             )
     images, labels = (_by_stem(scan, where / name) for name in (IMAGES, LABELS))
+    # What is there, but cannot be used, is complained of itself.
+    broken = {
+        stem_of(path.relative_to(where).as_posix())
+        for path in scan.complaints
+        if where in path.parents
+    }
     for name, path in images.items():
-        if name not in labels:
+        if name not in labels and f"{LABELS}/{name}" not in broken:
             scan.complaints[path] = f"has no labels; put them into {LABELS} under the same name"
     for name, path in labels.items():
-        if name not in images:
+        if name not in images and f"{IMAGES}/{name}" not in broken:
             scan.complaints[path] = f"has no image; put it into {IMAGES} under the same name"
     return [_Pair(images[name], labels[name]) for name in images if name in labels]
 

@@ -11,7 +11,7 @@ def test_jobs_are_lines_in_order(tmp_path):
     assert list(read_jobs(path).items()) == [("b", "echo 1: 2"), ("a", "true")]
 
 
-@pytest.mark.parametrize("line", ["echo 1", "../a: true", "a: true\na: true"])
+@pytest.mark.parametrize("line", ["echo 1", "../a: true", "a b: true", "a: true\na: true"])
 def test_other_lines_are_refused(tmp_path, line):
     path = tmp_path / "jobs"
     path.write_text(line)

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks import tuned, tuned_page, tuned_steps
+from benchmarks import tuned, tuned_page
 from benchmarks.search import Row, Trial, append_row
 from benchmarks.tuned import DYNAMICS, HAMILTONIAN, Variant
 from pdecnn.data.published import CIFAR10
 from pdecnn.files import write_json
 from pdecnn.networks import registry
 from pdecnn.networks.network import Network
-from pdecnn.runs.bench import random_images
 from pdecnn.runs.recipes import recipe
+from tests.bench_results import make_recipes
 from tests.unit.benchmarks.test_sounds import ENVIRONMENT
 from tests.unit.data.test_cifar import write_files
 
@@ -140,6 +140,7 @@ def test_the_page_has_means_differences_and_what_is_missing(tmp_path, monkeypatc
         in text
     )
     assert "| parabolic | | | | 0 | not measured | |" in text
+    assert text.startswith("# The best accuracy for the weights: 92.60 %\n")
     assert "- hamiltonian: 92.6 wanted, reached" in text
     assert "- hamiltonian against ResNet-20, our recipe: +0.60 points" in text
     assert "| cutout | 1 | 91.50 | -0.50 |" in text
@@ -148,21 +149,16 @@ def test_the_page_has_means_differences_and_what_is_missing(tmp_path, monkeypatc
     assert contents.keys() == {"tuned.md", "tuned-sizes.png", "tuned-sizes.svg"}
 
 
-def test_steps_of_each_training_are_timed_on_one_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuned_steps, "NUM_REPEATS", 1)
-    configs = tuned_steps.variants(10)
-    assert {config.network for config in configs.values()} == {recipe(HAMILTONIAN).network}
-    device, images = torch.device("cpu"), random_images(20, 3, (16, 16))
-    rows = tuned_steps.measure((10,), images, device, 0)
-    write_json(tmp_path / "tuned-steps.json", {"rows": rows, "environment": ENVIRONMENT})
+def test_the_page_shows_what_the_bench_measured_of_recipes(tmp_path):
+    write_json(tmp_path / "speed.json", {"parts": {"recipes": make_recipes()}})
     text = tuned_page.written(tmp_path)["tuned.md"].decode()
-    for name in ("nesterov", "adamw", "muon"):
-        assert f"| {name} | 10 | no | " in text
-    assert "| paper | 10 | no | " in text
-    assert " | 1.00 | 0.00 |" in text
+    assert "| tuned | 125 | 1.2 | 1.18 to 1.25 | 1.20 | +0.200 | 2 |" in text
+    assert "At most 1.25 times" in text
 
 
 def test_a_page_without_any_run_says_so(tmp_path):
+    write_json(tmp_path / "speed.json", {"parts": {}})
     contents = tuned_page.written(tmp_path)
     assert contents.keys() == {"tuned.md"}
+    assert "steps of tuned training: not measured." in contents["tuned.md"].decode()
     assert "Trials: not measured." in contents["tuned.md"].decode()

@@ -359,12 +359,13 @@ def test_threads_that_read_at_once_leave_the_warning_filters_alone(tmp_path, col
     assert warnings.filters == before
 
 
+@pytest.mark.parametrize("width", [1, 5])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("deep", [False, True])
-def test_what_is_written_is_read_again_to_the_last_bit(channels, deep, tmp_path):
+def test_what_is_written_is_read_again_to_the_last_bit(channels, width, deep, tmp_path):
     generator = torch.Generator().manual_seed(channels)
     most = 2**16 - 1 if deep else 255
-    values = torch.randint(0, most + 1, (channels, 7, 5), generator=generator)
+    values = torch.randint(0, most + 1, (channels, 7, width), generator=generator)
     write_image(tmp_path / "image.png", values.double() / most, deep=deep)
     again = read_image(tmp_path / "image.png", channels)
     assert again.dtype == (torch.float32 if deep else torch.uint8)

@@ -96,14 +96,18 @@ def test_all_bad_files_are_named_at_once(tmp_path):
     write_labels(tmp_path / "labels" / "small.png", np.zeros((4, 5), np.uint8))
     write_picture(tmp_path / "images" / "colour.png", 4, 4)
     write_picture(tmp_path / "labels" / "colour.png", 4, 4, colour=True)
+    write_labels(tmp_path / "labels" / "empty.png", np.zeros((4, 4), np.uint8))
+    (tmp_path / "images" / "empty.png").touch()
     with pytest.raises(BadFilesError) as caught:
         read_segmented(tmp_path, channels=None)
     said = str(caught.value)
     assert "images/alone.png: has no labels" in said
     assert "labels/orphan.png: has no image" in said
+    assert "images/empty.png: is empty" in said
+    assert "labels/empty.png" not in said
     assert "images/small.png: has 4 x 4 pixels, but labels/small.png 4 x 5" in said
     assert "images/colour.png: labels/colour.png is in colour" in said
-    assert "4 files or folders" in said
+    assert "5 files or folders" in said
 
 
 @pytest.mark.parametrize(
