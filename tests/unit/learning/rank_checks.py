@@ -13,6 +13,7 @@ from time import sleep
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.nn import functional
 
 from pdecnn.errors import ConfigError, DivergedError, RankError
@@ -211,7 +212,10 @@ def agreements(ranks):
 
 def silence(ranks):
     """Rank 1 says nothing for a while: the other ends with an error in the time it is given."""
-    impatient = Ranks(ranks.rank, ranks.size, dist.new_group(timeout=timedelta(seconds=2)))
+    group = dist.new_group()
+    # Only now: on a busy machine meeting takes longer.
+    distributed_c10d._set_pg_timeout(timedelta(seconds=2), group)
+    impatient = Ranks(ranks.rank, ranks.size, group)
     if ranks.is_first:
         return message(lambda: impatient.largest(0), RankError)
     sleep(4)

@@ -131,9 +131,11 @@ def test_ranks_mix_the_pairs_of_one():
 
 
 def test_a_mixed_training_learns():
-    settings = {"learning_rates": (0.1,), "phases": (1,), "epochs": 12}
-    *_, report = run(make_trainer(mixup=0.2, cutmix=1.0, sets=digits(400, 100), **settings))
-    assert report.validation_accuracy > 0.3
+    """Far above chance, 10 %, and above what rounding decides."""
+    settings = {"learning_rates": (0.1,), "phases": (1,), "batch_norm_statistics": "reestimated"}
+    sets = digits(1000, 100)
+    *_, report = run(make_trainer(mixup=0.2, cutmix=1.0, sets=sets, epochs=8, **settings))
+    assert report.validation_accuracy > 0.25
 
 
 @pytest.mark.parametrize(
