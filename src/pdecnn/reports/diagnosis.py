@@ -132,9 +132,10 @@ def screen_table(blocks: Sequence[BlockDiagnosis]) -> Table:
 
 
 SCREEN_NOTE = (
-    "bound: up to this dt no step expands any distance. growth: the largest of a perturbation. "
-    "norm: how much that of features changes. backwards: error of the gradient, float32. learned: "
-    "the part of the stencils that differs most from random weights."
+    "bound: up to this dt no step expands any distance. growth: the factor by which a small change "
+    "of the input grew at most. norm: how much the features' norm changes. backwards: relative "
+    "error of the gradient when features are recomputed backwards, in float32. learned: the kind "
+    "of term whose share differs most from that of random weights."
 )
 
 
