@@ -132,10 +132,10 @@ def screen_table(blocks: Sequence[BlockDiagnosis]) -> Table:
 
 
 SCREEN_NOTE = (
-    "bound: up to this dt no step expands any distance. growth: the factor by which a small change "
-    "of the input grew at most. norm: how much the features' norm changes. backwards: relative "
-    "error of the gradient when features are recomputed backwards, in float32. learned: the kind "
-    "of term whose share differs most from that of random weights."
+    "bound: up to this dt no step expands any distance. growth: by what factor a small change of "
+    "the block's input grew at most. norm: how much the features' norm changes. backwards: "
+    "relative error of the gradient when features are recomputed backwards, in float32. learned: "
+    "the kind of term whose share differs most from that of random weights."
 )
 
 
