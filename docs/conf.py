@@ -53,7 +53,9 @@ html_extra_path = ["playground.html"]
 mathjax_path = "tex-svg.js"
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "description"  # a line a parameter
+autodoc_typehints_format = "short"
+nitpick_ignore_regex = [("py:(class|obj)", r".*")]  # types of torch and of the inside have no page
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
 toc_object_entries_show_parents = "hide"

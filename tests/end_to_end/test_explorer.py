@@ -285,6 +285,14 @@ def test_the_stable_network_is_said_never_to_expand(browser):
         assert "It can never grow: the steps are stable (Theorem 1)." in caption
         factors = re.search(r"start to end: \S\s([0-9.]+) in block 0, \S\s([0-9.]+)", caption)
         assert all(float(factor) <= 1 for factor in factors.groups())
+        # Its times have many digits: those beneath the curves leave room for each other.
+        labels = page.locator("#norm-chart text").evaluate_all(
+            "all => all.map(one => one.getBoundingClientRect().toJSON())"
+        )
+        lines = {round(label["y"]) for label in labels}
+        for y in lines:
+            line = sorted((one for one in labels if round(one["y"]) == y), key=lambda one: one["x"])
+            assert all(one["right"] < other["left"] for one, other in pairwise(line))
 
 
 def test_an_exported_page_opens_from_the_disk(browser, tmp_path):

@@ -21,7 +21,7 @@ def documented():
         for line in path.read_text().splitlines():
             if current := re.fullmatch(r"\.\. currentmodule:: (\S+)", line):
                 module = current[1]
-            if entry := re.fullmatch(r"\.\. auto(?:class|function|data):: (\S+)", line):
+            if entry := re.fullmatch(r"\.\. (?:autoclass|autofunction|data):: (\S+)", line):
                 found.append((module, entry[1]))
     return found
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.diagnostics.energy import block_times, features_symbol
@@ -37,10 +37,13 @@ from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.facts import HEAT, declared
 from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import AbstractLayer
+from pdecnn.pde.normalization import ChannelAffine, ChannelBias
 
 NUM_EXAMPLES = 12
 MOST_NOISE = 2.0
 MAX_UPLOAD_BYTES = 16 * 2**20
+_INSIDE = {nn.Identity: "{}", ChannelBias: "{} + b", ChannelAffine: "s {} + b"}
+"""What stands in σ without a normalisation."""  # noqa: RUF001
 VIEWS = ("clean", "noisy", "difference")
 _MOST_UPLOADS = 4
 _MOST_TRAJECTORIES = 3
@@ -351,7 +354,7 @@ def _equation(blocks: list[Block]) -> str:
         back = "but every step can be undone" if reversible else "and cannot be brought back"
         return f"A heat equation: what its stencils respond to is damped, {back}."
     kind = (
-        "A wave equation: features swing and travel"
+        "A wave equation: features oscillate and travel"
         if is_wave(block.integrator)
         else "A partial differential equation that its integrator does not declare"
     )
@@ -370,7 +373,8 @@ def _formula(block: Block) -> str | None:
     for one in equations:
         power, sign = "" if one.order == 1 else "²", "−" if one.sign < 0 else ""  # noqa: RUF001
         written.append(f"∂ₜ{power}{one.unknown} = {sign}F({one.argument})")
-    force = "−Kᵀσ(N(KY))" if symmetric else "K₂σ(N(K₁Y))"  # noqa: RUF001
+    inside = _INSIDE.get(type(layer.normalization), "N({})")
+    force = f"−Kᵀσ({inside.format('KY')})" if symmetric else f"K₂σ({inside.format('K₁Y')})"  # noqa: RUF001
     return f"{', '.join(written)}, with F(Y) = {force}, σ = {layer.activation.name}"  # noqa: RUF001
 
 

@@ -106,10 +106,13 @@ def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
     curves = energy_curves(deepcopy(block).cpu(), features.cpu())
     known = curves.raw if curves.centred is None else curves.centred
     energy = curves.printed_centred if known is None else known
+    note = _energy_note(block, known is not None, energy is not None)
+    if energy is not None and bool((energy < 0).any()):  # biases may take it there
+        energy, note = None, "Its energy falls below zero: no share of the start can be drawn."
     return {
         "norms": finite(curves.norms[:, 0].tolist()),
         "energy": None if energy is None else finite(energy[:, 0].tolist()),
-        "energy_note": _energy_note(block, known is not None, energy is not None),
+        "energy_note": note,
     }
 
 

@@ -156,7 +156,7 @@ def _read_test(
             optional and network.config.in_channels in _PHOTOGRAPHS_AS and _takes_images(network)
         ):
             raise
-        meant = "; those of none of the network's classes get no prediction"
+        meant = "; what shows none of the network's classes gets no prediction"
         return None, (
             f"{_own_images(config, error)}. These are other pictures"
             f"{meant if task.has_classes else ''}."

@@ -45,17 +45,19 @@ def lipschitz_words(found: Diagnosis) -> str:
     if found.lipschitz is None:
         reason = "" if found.lipschitz_missing is None else f": {found.lipschitz_missing}"
         return f"By how much the network expands distances at most, L, is not known{reason}"
-    vain = ", a bound too large to prove anything" if found.lipschitz > _TELLING else ""
+    vain = found.lipschitz > _TELLING
+    bound = f"{found.lipschitz:.2g}" if vain else f"{found.lipschitz:.6g}"
+    judged = ", a bound too large to prove anything" if vain else ""
     return (
-        f"The network expands distances at most L = {found.lipschitz:.6g}-fold, from the input to "
-        f"the classifier{vain}{largest_factor_words(found.factors)}"
+        f"The network expands distances at most L = {bound}-fold, from the input to "
+        f"the classifier{judged}{largest_factor_words(found.factors)}"
     )
 
 
 def largest_factor_words(factors: Sequence[Factor]) -> str:
     """Which part expands distances most, if any does."""
     name, value = max(factors, key=lambda factor: factor.value)
-    return f"; its largest factor is that of {name}, {value:.6g}" if value > 1 else ""
+    return f"; its largest factor is that of {name}, {value:.3g}" if value > 1 else ""
 
 
 def print_diagnosis(
@@ -130,9 +132,10 @@ def screen_table(blocks: Sequence[BlockDiagnosis]) -> Table:
 
 
 SCREEN_NOTE = (
-    "bound: up to this dt no step expands any distance. growth: the largest of a perturbation. "
-    "norm: how much that of features changes. backwards: error of the gradient, float32. learned: "
-    "the part of the stencils that differs most from random weights."
+    "bound: up to this dt no step expands any distance. growth: by what factor a small change of "
+    "the block's input grew at most. norm: how much the features' norm changes. backwards: "
+    "relative error of the gradient when features are recomputed backwards, in float32. learned: "
+    "the kind of term whose share differs most from that of random weights."
 )
 
 

@@ -363,7 +363,9 @@ def _images(runs: Sequence[PageRun]) -> Markup:
         said += f"{int(wrong.sum()):,} are misclassified. "
     if not rows:
         return tag("p", f"{said}None are shown.")
-    said += "These come first, the surest answers above; others are drawn at random. "
+    said += (
+        "These come first, the most confident answers at the top; the others are drawn at random. "
+    )
     said += "Full bars are right answers, hatched ones wrong."
     names = tag("p", [swatched(run) for run in runs], class_="legend") if len(runs) > 1 else None
     class_ = "images several" if len(runs) > 1 else "images"

@@ -76,6 +76,9 @@ def test_the_description(explorer):
     assert second_order == f"∂ₜ²Y = F(Y), with {force}"
     residual = Explorer(make_subject("resnet")).describe()["formula"]
     assert "F(Y) = K₂σ(N(K₁Y))" in residual  # noqa: RUF001
+    for normalization, inside in [("none", "KY"), ("bias", "KY + b")]:
+        plain = Explorer(make_subject(normalization=normalization)).describe()["formula"]
+        assert f"F(Y) = −Kᵀσ({inside}), σ" in plain  # noqa: RUF001
     whole = describe([explorer])
     assert whole["networks"] == [found]
     # One of each class, then the others.

@@ -63,6 +63,18 @@ def test_norm_and_energy_are_those_of_the_diagnostics(dynamics, normalization):
     assert kinds[normalization].get(dynamics, default) in shown["energy_note"]
 
 
+def test_an_energy_below_zero_is_no_share_of_the_start():
+    subject = make_subject("parabolic", normalization="bias")
+    block = subject.network.blocks[0]
+    for layer in block.layers:
+        layer.normalization.bias.data.fill_(100.0)
+    features = trajectory_of(subject).inputs[0]
+    one, other = (norm_and_energy(block, sign * features) for sign in (1, -1))
+    below = one if one["energy"] is None else other
+    assert below["energy"] is None
+    assert "below zero" in below["energy_note"]
+
+
 def test_the_distance_of_two_trajectories_and_its_growth():
     subject = make_subject()
     one = trajectory_of(subject)

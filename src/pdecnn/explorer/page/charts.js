@@ -2,7 +2,7 @@
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
 const MARGIN = { left: 46, right: 10, top: 8, bottom: 34 };
-const MOST_TICKS = 18;
+const LETTER = 6.5;
 const MOST_DOTS = 60;
 const MOST_BARS = 10;
 
@@ -56,6 +56,8 @@ export function drawCurves(svg, series, times, cursor, label, from = 0) {
   parts.push(
     element("text", { x: 12, y: height / 2 - 10, "text-anchor": "middle", transform: `rotate(-90 12 ${height / 2 - 10})` }, label),
   );
+  const widest = LETTER * (1 + Math.max(...times.flat().map((time) => tidy(time).length)));
+  const every = Math.ceil((widest * numFrames) / (width - MARGIN.left - MARGIN.right));
   let begin = 0;
   times.forEach((blockTimes, block) => {
     const end = begin + blockTimes.length - 1;
@@ -63,9 +65,10 @@ export function drawCurves(svg, series, times, cursor, label, from = 0) {
       const border = (across(begin) + across(begin - 1)) / 2;
       parts.push(element("path", { class: "border", d: `M${border} ${MARGIN.top}V${height - 4}` }));
     }
-    const every = Math.max(1, Math.ceil(numFrames / MOST_TICKS));
+    // The last ones leave room for the first of the next block.
+    const last = block < times.length - 1 ? blockTimes.length - every : blockTimes.length - 1;
     blockTimes.forEach((time, j) => {
-      if (j % every === 0) {
+      if (j === 0 || (j % every === 0 && j <= last)) {
         parts.push(element("text", { x: across(begin + j), y: height - MARGIN.bottom + 14, "text-anchor": "middle" }, tidy(time)));
       }
     });

@@ -218,7 +218,7 @@ class Network {
     const norm = this.at("norm-key").textContent;
     const energy = hasEnergy ? `, energy ${since(here.energy)}` : "";
     this.at("norm-caption").textContent =
-      `Here ${norm} = ${since(here.norms)}${energy}, roughness ${since(here.roughness)}. ${here.energy_note}`;
+      `Here ${norm} = ${since(here.norms)}${energy}, roughness ${since(here.roughness)}. ${(hasEnergy ? here : blocks.find((one) => !one.energy)).energy_note}`;
     if (!this.noise) return;
     const apart = this.noise.blocks;
     const both = ["distance", "relative"].map((kind, k) =>
@@ -463,7 +463,12 @@ function showPage() {
   document.title = `${page.networks.map(({ name }) => name).join(" and ")} - pdecnn explorer`;
   document.body.classList.toggle("two", page.networks.length > 1);
   page.networks.forEach((facts, k) => networks.push(new Network(k, facts)));
-  at("notice").textContent = page.notice ?? "";
+  const words = (page.notice ?? "").split("`").map((text, k) => {
+    const part = document.createElement(k % 2 ? "code" : "span");
+    part.textContent = text;
+    return part;
+  });
+  at("notice").replaceChildren(...words);
   at("notice").hidden = !page.notice;
   at("drop").hidden = !page.takes_images || page.recorded;
   at("pick").hidden = !page.has_test || page.recorded;
