@@ -51,8 +51,9 @@ def num_epochs(folder):
 
 def kill_at_random_point(folder, options, randomness):
     """Start or resume the run and kill it a random time after a random epoch; whether it was."""
+    last = LONGER["training__epochs"] - 1
+    epoch = randomness.randint(min(num_epochs(folder), last), last)
     process = start("train", "--quiet", "--resume", "--output", folder, *options)
-    epoch = randomness.randint(num_epochs(folder), LONGER["training__epochs"] - 1)
     while process.poll() is None and not ((folder / "config.json").exists()):
         time.sleep(0.005)
     while process.poll() is None and num_epochs(folder) < epoch:

@@ -34,9 +34,9 @@ EVERYTHING = {
     "learning_rates": (0.1,),
     "phases": (1,),
 }
-# The parts of a step around its blocks: preparation, opening, two connectors, classifier, loss,
-# regulariser, update.
-NUM_STAGES = 8
+# The parts of a step around its blocks: preparation, opening, two connectors, loss, regulariser,
+# update.
+NUM_STAGES = 7
 # Dynamo's own doing, which it hides, but not where warnings are errors.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
@@ -199,14 +199,14 @@ def test_a_compiled_step_is_the_eager_one(dynamics, backprop, everything):
 @pytest.mark.parametrize(
     ("dynamics", "backprop", "num_graphs"),
     [
-        # Each of two widths has its graphs of start, step and finish; the steps share one.
-        pytest.param("parabolic", "stored", NUM_STAGES + 6, marks=pytest.mark.slow),
+        # Each of two widths has its graph, which all steps share.
+        pytest.param("parabolic", "stored", NUM_STAGES + 2, marks=pytest.mark.slow),
         # The wave's first step starts from a velocity without gradient.
-        pytest.param("second_order", "stored", NUM_STAGES + 8, marks=pytest.mark.slow),
+        pytest.param("second_order", "stored", NUM_STAGES + 4, marks=pytest.mark.slow),
         # Forward, and the increments again on the way back.
-        pytest.param("hamiltonian", "reversible", NUM_STAGES + 12, marks=pytest.mark.slow),
-        # Recomputation must meet the kernels of the forward pass: only start and finish.
-        pytest.param("hamiltonian", "exact", NUM_STAGES + 4, marks=pytest.mark.slow),
+        pytest.param("hamiltonian", "reversible", NUM_STAGES + 8, marks=pytest.mark.slow),
+        # Recomputation must meet the kernels of the forward pass.
+        pytest.param("hamiltonian", "exact", NUM_STAGES, marks=pytest.mark.slow),
     ],
 )
 def test_the_number_of_graphs_does_not_grow_with_the_steps(dynamics, backprop, num_graphs):
