@@ -275,11 +275,7 @@ class TrainingStep:
         return smoothness, decay
 
     def _differentiate(self, value: Tensor, slope: Tensor | None = None) -> list[Tensor]:
-        gradients = torch.autograd.grad(value, self.weights, slope, allow_unused=True)
-        return [
-            torch.zeros_like(weight) if gradient is None else gradient
-            for weight, gradient in zip(self.weights, gradients, strict=True)
-        ]
+        return list(torch.autograd.grad(value, self.weights, slope, materialize_grads=True))
 
     @torch.no_grad()
     def _apply(self, gradient: Gradient, statistics: list[Tensor]) -> None:

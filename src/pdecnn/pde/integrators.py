@@ -264,7 +264,8 @@ class Verlet(AbstractReversibleIntegrator):
     def start(self, features: Tensor, layers: Layers, step_size: float) -> State:
         """The two channel halves."""
         del layers, step_size
-        self.layer_channels(features.shape[1])
+        if features.shape[1] % 2:
+            self.layer_channels(features.shape[1])  # which refuses it
         # Own, dense memory for each half: recomputation must meet the layout the forward pass
         # had, or another kernel with other rounding might run.
         layout = torch.contiguous_format if features.is_contiguous() else layout_of(features)
