@@ -406,7 +406,8 @@ def _begin_back(gradients: Sequence[Tensor | None], plan: Plan) -> tuple[list[Te
     return [torch.zeros_like(some) if g is None else g for g in known], left
 
 
-def _refuse_second_derivatives() -> None:
+def refuse_second_derivatives() -> None:
+    """Raise an error where a gradient is to be differentiated again, which kernels cannot."""
     if torch.is_grad_enabled():
         raise RuntimeError(
             "second derivatives through fused kernels are not available; where "
@@ -475,7 +476,7 @@ class _FusedSteps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outcome_gradients: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivatives()
+        refuse_second_derivatives()
         plan: Plan = ctx.plan
         num_inputs: int = ctx.num_inputs
         num_layers = len(plan.epsilons)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pdecnn.fast.fused import _refuse_second_derivatives, misfit_of_precision
+from pdecnn.fast.fused import misfit_of_precision, refuse_second_derivatives
 from pdecnn.fast.kernels import misfit_of_choice
 from pdecnn.fast.kernels import stages as kernels
 from pdecnn.fast.kernels.symmetric_shear import misfit_of_device
@@ -186,7 +186,7 @@ class _FusedStage(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivatives()
+        refuse_second_derivatives()
         plan: _Plan = ctx.plan
         source, hidden, stencil, scale, bias, mean, variance = ctx.saved_tensors
         stage, statistics = plan.stage(stencil, scale, bias), kernels.Statistics(mean, variance)
