@@ -291,22 +291,20 @@ def compile_function(
     patched setting does not hold. Other options are inductor's.
     """
     given: dict[str, Any] = {"deterministic": True, **options} if backend == "inductor" else {}
-    made: Callable[..., Any] = torch.compile(
+    made = torch.compile(
         function, backend=backend, fullgraph=whole, dynamic=False, options=given or None
     )
-    return made
+    from torch._dynamo import config as tracing  # takes long to import
+
+    def call(*arguments: Any) -> Any:
+        # Each width, network and training of a process has its own graph of the same function.
+        with tracing.patch(recompile_limit=1000, accumulated_recompile_limit=100_000):
+            return made(*arguments)
+
+    return call
 
 
 @cache
 def compiled(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
     """The same, made once for each function of the module."""
-    from torch._dynamo import config as tracing  # takes long to import
-
-    made = compile_function(function, backend, whole=False)
-
-    def call(*arguments: Any) -> Any:
-        # Each width and each network of a process has its own graph of the same function.
-        with tracing.patch(recompile_limit=1000, accumulated_recompile_limit=100_000):
-            return made(*arguments)
-
-    return call
+    return compile_function(function, backend, whole=False)

@@ -43,7 +43,7 @@ def compiled_step(step: TrainingStep, backend: str = "inductor") -> Iterator[Non
     names = ["_prepare", "_measure"]
     if len(step.weights) <= _MOST_COMPILED_WEIGHTS:
         names += ["_regularization", "_apply"]
-    parts = kernel_parts(step)
+    parts = {**kernel_parts(step)}
     if "_prepare" in parts:
         names.append("_mixed")
     for name in names:
