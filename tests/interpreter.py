@@ -12,7 +12,7 @@ def run_checks(file):
     """Run the functions named check_* of a file in a process that interprets kernels."""
     if find_spec("triton") is None:
         pytest.skip("needs triton: pip install triton")
-    variables = {"TRITON_INTERPRET": "1", "PDECNN_KERNELS": "all", "OMP_NUM_THREADS": "1"}
+    variables = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", file]
     done = subprocess.run(
         [*command, "-o", "python_functions=check_*"],

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pdecnn.fast.fused import misfit_of_precision, refuse_second_derivatives
-from pdecnn.fast.kernels import misfit_of_choice
 from pdecnn.fast.kernels import stages as kernels
 from pdecnn.fast.kernels.symmetric_shear import misfit_of_device
 from pdecnn.networks.stages import Classifier, Connector, Opening
@@ -66,7 +65,7 @@ def reason_against(stage: Stage, features: Tensor) -> str | None:
 
 def _reason_against_features(features: Tensor) -> str | None:
     device = features.device
-    found = misfit_of_choice() or misfit_of_device(device) or misfit_of_precision(device)
+    found = misfit_of_device(device) or misfit_of_precision(device)
     if found is not None:
         return found
     if is_followed():

@@ -334,10 +334,9 @@ def captured(function, num_warm_ups=3):
 @pytest.mark.filterwarnings("ignore")
 class TestOnAGpu:
     @pytest.fixture(autouse=True)
-    def _needs_a_gpu(self, monkeypatch):
+    def _needs_a_gpu(self):
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
-        monkeypatch.setenv("PDECNN_KERNELS", "all")
 
     @every_case
     def test_it_computes_the_same(self, dynamics, mode):

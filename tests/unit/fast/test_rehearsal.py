@@ -8,8 +8,6 @@ import pytest
 
 # In a process of its own: it has another driver, and takes a CPU's tensors for a GPU's.
 PROGRAM = """
-import os
-os.environ["PDECNN_KERNELS"] = "all"
 from contextlib import nullcontext
 import torch
 from triton.backends.compiler import GPUTarget

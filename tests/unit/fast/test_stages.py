@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pdecnn.errors import ConfigError
 from pdecnn.fast import acceleration, stages
 from pdecnn.fast.acceleration import accelerated
 from pdecnn.fast.kernels import stages as kernels
@@ -368,26 +367,19 @@ def test_in_the_interpreter():
     run_checks(__file__)
 
 
-def test_nothing_is_fused_on_a_cpu_or_where_it_is_not_asked_for(monkeypatch):
+def test_nothing_is_fused_on_a_cpu():
     stage = Connector(16, 16)
     features = features_of(stage, (1, 4, 4))
-    monkeypatch.delenv("PDECNN_KERNELS", raising=False)
-    assert "is not set" in under_autocast(stages.reason_against, stage, features)
-    monkeypatch.setenv("PDECNN_KERNELS", "all")
     assert under_autocast(stages.fused_stage, stage, features) is None
     assert "no GPU" in under_autocast(stages.reason_against, stage, features)
-    monkeypatch.setenv("PDECNN_KERNELS", "most")
-    with pytest.raises(ConfigError, match="must be blocks or all, found 'most'"):
-        under_autocast(stages.reason_against, stage, features)
 
 
 @pytest.mark.gpu
 class TestOnAGpu:
     @pytest.fixture(autouse=True)
-    def _needs_a_gpu(self, monkeypatch):
+    def _needs_a_gpu(self):
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
-        monkeypatch.setenv("PDECNN_KERNELS", "all")
 
     @pytest.mark.parametrize("training", [True, False])
     @pytest.mark.parametrize(("make", "size"), CASES_ON_GPU)

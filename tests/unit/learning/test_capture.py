@@ -30,6 +30,7 @@ from tests.unit.learning.trainings import (
     on_disk,
     run,
     snapshot,
+    step_compiled_and_eager,
     stop_at,
 )
 
@@ -101,12 +102,26 @@ def graphs_of_a_cpu(monkeypatch):
 
 
 def test_a_setting_that_is_refused_is_no_failure_to_capture(monkeypatch):
-    """PDECNN_KERNELS=most was logged, and the training went on by plain kernels."""
-    monkeypatch.setenv("PDECNN_KERNELS", "most")
+    """It was logged, and the training went on by plain kernels."""
+
+    def refuse(step):
+        raise ConfigError("not so")
+
+    monkeypatch.setattr(capture_module, "kernel_parts", refuse)
     monkeypatch.setattr(TrainingGraphs, "_wanted", True)
     trainer = make_trainer(epochs=1)
-    with pytest.raises(ConfigError, match="PDECNN_KERNELS must be blocks or all, found 'most'"):
+    with pytest.raises(ConfigError, match="not so"):
         run(trainer)
+
+
+# Of dynamo's own making.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_as_many_trainings_as_one_likes_are_compiled_in_one_process():
+    """The ninth ran by plain kernels: their steps share the code of torch.no_grad."""
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for _ in range(2):
+            step_compiled_and_eager(make_trainer(), make_trainer(), 1)
 
 
 @pytest.mark.usefixtures("graphs_of_a_cpu")

@@ -293,8 +293,7 @@ def test_in_the_interpreter():
     run_checks(__file__)
 
 
-def test_on_a_cpu_no_kernel_stands_in_for_an_operator(monkeypatch):
-    monkeypatch.setenv("PDECNN_KERNELS", "all")
+def test_on_a_cpu_no_kernel_stands_in_for_an_operator():
     trainer = make_trainer()
     trainer._step.gated = True
     assert kernel_parts(trainer._step) == {}
@@ -303,9 +302,8 @@ def test_on_a_cpu_no_kernel_stands_in_for_an_operator(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", RULES)
-def test_captured_steps_by_kernels_are_the_eager_ones_and_repeat(name, caplog, monkeypatch):
+def test_captured_steps_by_kernels_are_the_eager_ones_and_repeat(name, caplog):
     """All parts by kernels, to rounding; and the same bits when it is done again."""
-    monkeypatch.setenv("PDECNN_KERNELS", "all")
     caplog.set_level("INFO", "pdecnn")
     settings = {"learning_rates": (1e-3,), "precision": "float32", "batch_size": 120, "epochs": 1}
     before = weights_of(gpu_trainer())
@@ -335,8 +333,7 @@ def weights_of(trainer):
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", READINGS)
-def test_a_batch_on_a_gpu_is_that_of_the_operators(name, monkeypatch):
-    monkeypatch.setenv("PDECNN_KERNELS", "all")
+def test_a_batch_on_a_gpu_is_that_of_the_operators(name):
     step = gpu_trainer(augmentation=Augmentation(**READINGS[name]))._step
     step.batches.copy_(
         torch.randperm(500, device="cuda")[: step.batches.numel()].view_as(step.batches)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pdecnn.fast.kernels import misfit_of_choice
 from pdecnn.fast.kernels.symmetric_shear import _interpreting, misfit_of_device
 
 _BLOCK = 1024
@@ -24,8 +23,8 @@ MOST_CLASSES = 4096
 
 
 def kernels_run_on(device: torch.device) -> bool:
-    """Whether the kernels of this module are wanted and run on a device."""
-    return (misfit_of_choice() or misfit_of_device(device)) is None
+    """Whether the kernels of this module run on a device."""
+    return misfit_of_device(device) is None
 
 
 @dataclass(frozen=True, kw_only=True)

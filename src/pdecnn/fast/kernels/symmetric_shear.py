@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pdecnn.fast.kernels import misfit_of_choice
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.layers import SymmetricLayer
 from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
@@ -428,9 +427,9 @@ def rehearsal(device: torch.device) -> Iterator[None]:
 def needs_rehearsal() -> bool:
     """Whether all kernels of a block are to be compiled together before the first runs.
 
-    The interpreter takes them as they are. Tried without a GPU alone, as those around the blocks.
+    The interpreter takes them as they are.
     """
-    return misfit_of_choice() is None and not _interpreting()
+    return not _interpreting()
 
 
 def _interpreting() -> bool:
