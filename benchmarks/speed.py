@@ -1,6 +1,7 @@
 """All of docs/results/speed.md: what `pdecnn bench` measures, and more beside it.
 
-    python -m benchmarks.speed [--only steps,recipes,digits,depth,large,compile,loops] [--quick]
+    python -m benchmarks.speed [--quick]
+        [--only steps,recipes,digits,depth,large,compile,loops,volumes]
 
 Steps are set against the ceilings of the machine and ResNets, recipes against the paper's, the
 digits networks on the CPU against plain torch that does the same, large inputs `reversible` against
@@ -22,7 +23,7 @@ from benchmarks.plain_training import PlainTraining
 from benchmarks.resnets import CifarResNet
 from benchmarks.roofline import Ceilings, Roofline
 from benchmarks.speed_depth import bench_depth
-from benchmarks.speed_loops import bench_loops
+from benchmarks.speed_loops import bench_loops, bench_volumes
 from benchmarks.speed_page import print_bench, write_speed
 from benchmarks.speed_recipes import bench_recipes
 from benchmarks.work import Work, count_work
@@ -327,6 +328,7 @@ PARTS = {
     "large": bench_large,
     "compile": bench_compile,
     "loops": bench_loops,
+    "volumes": bench_volumes,
 }
 
 

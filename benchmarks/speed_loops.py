@@ -4,16 +4,17 @@ A loop takes uint8 batches that lie on the device, each call the next: standardi
 entropy, backward, SGD with momentum. Inference goes from uint8 on the device to scores.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.fresh_process import cold_and_cached
+from pdecnn.data.image_set import ImageSet
 from pdecnn.fast.acceleration import accelerate, fast_layout
 from pdecnn.learning.memory import free_memory
 from pdecnn.learning.metrics import autocast
@@ -26,7 +27,6 @@ from pdecnn.runs.bench import (
     Say,
     make_network,
     make_steps,
-    plain_layout,
     precision_of,
     random_images,
 )
@@ -34,10 +34,28 @@ from pdecnn.runs.plain_twin import PlainNetwork, copy_weights_
 from pdecnn.runs.timing import Timing, synchronize, time_in_turn
 
 TRAINER, GRAPH, LOOP, PLAIN_LOOP = "trainer", "loop, graph", "loop", "loop, plain torch"
+PLAIN_GRAPH = "loop, plain torch compiled, graph"
 _NUM_BATCHES = 8
 _NUM_WARM_UPS = 3
 _RATE = 1e-3  # low enough that no network diverges on noise
 _CIFAR10 = [f"{dynamics}_cifar10" for dynamics in PAPER_DYNAMICS]
+_VOLUMES = "hamiltonian_volumes"
+WAYS = (GRAPH, LOOP, PLAIN_GRAPH, PLAIN_LOOP)
+
+
+class Subject(NamedTuple):
+    """A network and what it is trained on here."""
+
+    name: str
+    batch_size: int
+    size: tuple[int, ...] = (32, 32)
+    num_images: int = 0
+    """Of the trainer's training set; as many batches as a loop has if 0."""
+
+    def images(self, number: int) -> ImageSet:
+        """Random bytes, with labels of the network's."""
+        config = model_config(self.name)
+        return random_images(number, config.in_channels, self.size, num_classes=config.num_classes)
 
 
 class Captured:
@@ -67,15 +85,14 @@ class Loop:
         self,
         model: nn.Module,
         preprocess: Callable[[Tensor], Tensor],
+        subject: Subject,
         *,
-        batch_size: int,
         device: torch.device,
         graph: bool,
     ) -> None:
-        images = random_images(_NUM_BATCHES * batch_size, 3, (32, 32)).to(device)
-        pairs = zip(
-            images.images[:].split(batch_size), images.labels.split(batch_size), strict=True
-        )
+        size = subject.batch_size
+        images = subject.images(_NUM_BATCHES * size).to(device)
+        pairs = zip(images.images[:].split(size), images.labels.split(size), strict=True)
         self.batches = cycle(pairs)
         self.images, self.labels = (part.clone() for part in next(self.batches))
         self.model, self.preprocess = model.train(), preprocess
@@ -108,16 +125,34 @@ class Loop:
             raise RuntimeError(f"the loss of a loop is {loss}: its times mean nothing")
 
 
-def make_loop(name: str, way: str, batch_size: int, device: torch.device) -> Loop:
+def make_loop(subject: Subject, way: str, device: torch.device) -> Loop:
     """The loop of an accelerated network, or of its twin in plain torch."""
-    network = make_network(model_config(name), device)
+    network = make_network(model_config(subject.name), device)
     model: nn.Module = accelerate(network)
-    if way == PLAIN_LOOP:
-        config = network.config
-        model = PlainNetwork(name.removesuffix("_cifar10"), config.channels).to(device)
-        copy_weights_(model, network)
-        model.to(memory_format=plain_layout(device))  # type: ignore[call-overload]
-    return Loop(model, network.preprocess, batch_size=batch_size, device=device, graph=way == GRAPH)
+    if way in (PLAIN_LOOP, PLAIN_GRAPH):
+        model = make_twin(subject.name, network, device)
+    if way == PLAIN_GRAPH:
+        torch._dynamo.reset()  # each shape has code of its own
+        model = torch.compile(model, dynamic=False)  # type: ignore[assignment]
+    graph = way in (GRAPH, PLAIN_GRAPH)
+    return Loop(model, network.preprocess, subject, device=device, graph=graph)
+
+
+def make_twin(name: str, network: Network, device: torch.device) -> PlainNetwork:
+    """The same network with the same weights, channels last where there is a GPU."""
+    config = network.config
+    twin = PlainNetwork(
+        name.rpartition("_")[0],
+        config.channels,
+        in_channels=config.in_channels,
+        num_classes=config.num_classes,
+        dimension=config.dimension,
+    ).to(device)
+    copy_weights_(twin, network)
+    if device.type == "cuda":
+        for weight in twin.parameters():
+            weight.data = fast_layout(weight.data)
+    return twin
 
 
 def make_inference(name: str, batch_size: int, device: torch.device) -> Callable[[], Tensor]:
@@ -141,7 +176,9 @@ def bench_loops(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, 
         row
         for batch_size in sizes.batch_sizes
         for name in _CIFAR10
-        for row in _time_steps(name, batch_size, sizes, device, say)
+        for row in _time_steps(
+            Subject(name, batch_size, num_images=sizes.num_images), WAYS, sizes, device, say
+        )
     ]
     batch_size = sizes.batch_sizes[-1]
     say(f"inference of {batch_size} images")
@@ -175,7 +212,7 @@ def bench_loops(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, 
 def first_step_seconds(name: str, batch_size: int, device: str) -> float:
     """Of the loop without a graph, in this process."""
     where = torch.device(device)
-    loop = make_loop(name, LOOP, batch_size, where)
+    loop = make_loop(Subject(name, batch_size), LOOP, where)
     synchronize(where)
     begin = perf_counter()
     loop()
@@ -183,19 +220,35 @@ def first_step_seconds(name: str, batch_size: int, device: str) -> float:
     return perf_counter() - begin
 
 
+def bench_volumes(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
+    """Steps of the network for volumes beside plain torch, in three dimensions."""
+    size, batch_size = (64, 8) if device.type == "cuda" else (8, 2)
+    subject = Subject(_VOLUMES, batch_size, (size,) * 3)
+    return {
+        "repeats": sizes.num_repeats,
+        "precision": precision_of(device),
+        "size": list(subject.size),
+        "rows": _time_steps(subject, (PLAIN_GRAPH, PLAIN_LOOP), sizes, device, say),
+    }
+
+
 def _time_steps(
-    name: str, batch_size: int, sizes: BenchSizes, device: torch.device, say: Say
+    subject: Subject, ways: Sequence[str], sizes: BenchSizes, device: torch.device, say: Say
 ) -> list[dict[str, Any]]:
+    name, batch_size = subject.name, subject.batch_size
     say(f"steps of {name}, {batch_size} images")
     on_gpu = device.type == "cuda"
     loops = {
-        way: make_loop(name, way, batch_size, device)
-        for way in ([GRAPH] if on_gpu else []) + [LOOP, PLAIN_LOOP]
+        way: make_loop(subject, way, device)
+        for way in ways
+        if on_gpu or way not in (GRAPH, PLAIN_GRAPH)
     }
-    images = random_images(sizes.num_images, 3, (32, 32))
-    config = model_config(name)
     trainer = make_steps(
-        config, images, batch_size=batch_size, device=device, capture=device.type == "cuda"
+        model_config(name),
+        subject.images(subject.num_images or _NUM_BATCHES * batch_size),
+        batch_size=batch_size,
+        device=device,
+        capture=on_gpu,
     )
     timings = time_in_turn(
         {TRAINER: trainer, **loops},

@@ -90,6 +90,7 @@ _HEADINGS = {
     "large": "Large inputs",
     "compile": "Compilation",
     "loops": "Loops of your own",
+    "volumes": "Volumes",
 }
 
 
@@ -344,21 +345,6 @@ def _compile(part: dict[str, Any]) -> list[Table]:
 
 
 def _loops(part: dict[str, Any]) -> list[Table]:
-    steps = [
-        (
-            _short(row["network"]),
-            row["variant"],
-            str(row["batch_size"]),
-            milliseconds(row["time"]),
-            spread(row["time"]),
-            NOT_THERE if row["time"] is None else f"{row['images_per_second']:,.0f}",
-            *(
-                NOT_THERE if ratio is None else f"{ratio:.2f}"
-                for ratio in (row["ratio_to_trainer"], row["ratio_to_plain"])
-            ),
-        )
-        for row in part["rows"]
-    ]
     inference = [
         (
             _short(row["network"]),
@@ -374,16 +360,7 @@ def _loops(part: dict[str, Any]) -> list[Table]:
         for row in part["first_steps"]
     ]
     return [
-        Table(
-            f"Training steps in a loop, {part['precision']}",
-            ("network", "step", "batch", "ms", "spread", "images/s", "of trainer", "of plain"),
-            steps,
-            "trainer: pdecnn's whole step. loop: `pdecnn.accelerate`, batches of bytes on the "
-            "device, standardised, forward, cross entropy, backward, fused SGD; graph: replayed as "
-            "one CUDA graph; plain torch: the same network written in torch alone, in the same "
-            "loop. of trainer, of plain: times their time.",
-            num_names=2,
-        ),
+        _ways(f"Training steps in a loop, {part['precision']}", part["rows"]),
         Table(
             f"Inference, {part['precision']}",
             ("network", "batch", "ms", "spread", "images/s"),
@@ -399,6 +376,40 @@ def _loops(part: dict[str, Any]) -> list[Table]:
     ]
 
 
+def _volumes(part: dict[str, Any]) -> list[Table]:
+    size = " x ".join(map(str, part["size"]))
+    return [_ways(f"Training steps on volumes of {size}, {part['precision']}", part["rows"])]
+
+
+def _ways(title: str, rows: list[dict[str, Any]]) -> Table:
+    """Loops beside the trainer's steps."""
+    cells = [
+        (
+            _short(row["network"]),
+            row["variant"],
+            str(row["batch_size"]),
+            milliseconds(row["time"]),
+            spread(row["time"]),
+            NOT_THERE if row["time"] is None else f"{row['images_per_second']:,.0f}",
+            *(
+                NOT_THERE if ratio is None else f"{ratio:.2f}"
+                for ratio in (row["ratio_to_trainer"], row["ratio_to_plain"])
+            ),
+        )
+        for row in rows
+    ]
+    return Table(
+        title,
+        ("network", "step", "batch", "ms", "spread", "images/s", "of trainer", "of plain"),
+        cells,
+        "trainer: pdecnn's whole step. loop: `pdecnn.accelerate`, batches of bytes on the "
+        "device, standardised, forward, cross entropy, backward, fused SGD; graph: replayed as "
+        "one CUDA graph; plain torch: the same network written in torch alone, in the same "
+        "loop, channels last; compiled: by torch.compile. of trainer, of plain: times their time.",
+        num_names=2,
+    )
+
+
 _TABLES: dict[str, Callable[[dict[str, Any]], list[Table]]] = {
     "steps": _steps,
     "recipes": _recipes,
@@ -407,6 +418,7 @@ _TABLES: dict[str, Callable[[dict[str, Any]], list[Table]]] = {
     "large": _large,
     "compile": _compile,
     "loops": _loops,
+    "volumes": _volumes,
 }
 
 

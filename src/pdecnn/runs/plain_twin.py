@@ -11,35 +11,43 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+_CONVOLUTIONS = {
+    2: (functional.conv2d, functional.conv_transpose2d),
+    3: (functional.conv3d, functional.conv_transpose3d),
+}
+
 
 class PlainLayer(nn.Module):
     """-K^T relu(N_tv(K x)) (eqs. 7 and 9)."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, dimension: int = 2) -> None:
         super().__init__()
+        size = (3,) * dimension
         self.kernel = nn.Parameter(
-            torch.randn(channels, channels, 3, 3) * (2 / 9 / channels) ** 0.5
+            torch.randn(channels, channels, *size) * (2 / 3**dimension / channels) ** 0.5
         )
         self.scale = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
+        self.shape = (-1, *(1,) * dimension)
+        self.convolve, self.transposed = _CONVOLUTIONS[dimension]
 
     def forward(self, features: Tensor) -> Tensor:
         """The rate of change of the features."""
-        hidden = functional.conv2d(features, self.kernel, padding=1)
+        hidden = self.convolve(features, self.kernel, padding=1)
         length = torch.sqrt((hidden * hidden).sum(1, keepdim=True) + 1e-3)
-        hidden = hidden / length * self.scale.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
-        return -functional.conv_transpose2d(functional.relu(hidden), self.kernel, padding=1)
+        hidden = hidden / length * self.scale.view(self.shape) + self.bias.view(self.shape)
+        return -self.transposed(functional.relu(hidden), self.kernel, padding=1)
 
 
 class PlainBlock(nn.Module):
     """Time steps of size 1 of one of the paper's three dynamics (eqs. 8, 10 and 11)."""
 
-    def __init__(self, dynamics: str, channels: int, num_steps: int) -> None:
+    def __init__(self, dynamics: str, channels: int, num_steps: int, dimension: int = 2) -> None:
         super().__init__()
         self.dynamics = dynamics
         self.layers_per_step = 2 if dynamics == "hamiltonian" else 1
         self.layers = nn.ModuleList(
-            PlainLayer(channels // self.layers_per_step)
+            PlainLayer(channels // self.layers_per_step, dimension)
             for _ in range(num_steps * self.layers_per_step)
         )
 
@@ -73,16 +81,19 @@ class PlainNetwork(nn.Module):
         in_channels: int = 3,
         num_classes: int = 10,
         num_steps: int = 3,
+        dimension: int = 2,
     ) -> None:
         super().__init__()
-        self.opening = _convolution_with_norm(in_channels, channels[0], 3)
+        self.opening = _convolution_with_norm(in_channels, channels[0], 3, dimension)
         self.blocks = nn.ModuleList(
-            PlainBlock(dynamics, width, num_steps) for width in channels[:-1]
+            PlainBlock(dynamics, width, num_steps, dimension) for width in channels[:-1]
         )
         self.connectors = nn.ModuleList(
-            _convolution_with_norm(old, new, 1) for old, new in pairwise(channels)
+            _convolution_with_norm(old, new, 1, dimension) for old, new in pairwise(channels)
         )
         self.classifier = nn.Linear(channels[-1], num_classes)
+        self.pool = {2: functional.avg_pool2d, 3: functional.avg_pool3d}[dimension]
+        self.pixels = tuple(range(2, 2 + dimension))
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores."""
@@ -90,15 +101,19 @@ class PlainNetwork(nn.Module):
         for k, (block, connector) in enumerate(zip(self.blocks, self.connectors, strict=True)):
             features = functional.relu(connector(block(features)))
             if k < len(self.blocks) - 1:
-                features = functional.avg_pool2d(features, 2)
-        scores: Tensor = self.classifier(features.mean((2, 3)))
+                features = self.pool(features, 2)
+        scores: Tensor = self.classifier(features.mean(self.pixels))
         return scores
 
 
-def _convolution_with_norm(channels: int, new_channels: int, size: int) -> nn.Sequential:
+def _convolution_with_norm(
+    channels: int, new_channels: int, size: int, dimension: int
+) -> nn.Sequential:
+    convolution = {2: nn.Conv2d, 3: nn.Conv3d}[dimension]
+    norm = {2: nn.BatchNorm2d, 3: nn.BatchNorm3d}[dimension]
     return nn.Sequential(
-        nn.Conv2d(channels, new_channels, size, padding=size // 2, bias=False),
-        nn.BatchNorm2d(new_channels, eps=1e-4),
+        convolution(channels, new_channels, size, padding=size // 2, bias=False),
+        norm(new_channels, eps=1e-4),
     )
 
 

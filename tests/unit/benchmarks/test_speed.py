@@ -45,7 +45,8 @@ def test_large_inputs_take_less_memory_reversibly():
     part = bench_large(QUICK, DEVICE, lambda text: None)
     stored, reversible = (row["activation_bytes"] for row in part["rows"][:2])
     assert stored > reversible > 0
-    assert list(PARTS) == ["steps", "recipes", "digits", "depth", "large", "compile", "loops"]
+    parts = ["steps", "recipes", "digits", "depth", "large", "compile", "loops", "volumes"]
+    assert list(PARTS) == parts
 
 
 def test_loops_are_measured_beside_the_trainer_and_plain_torch(monkeypatch):
@@ -68,9 +69,18 @@ def test_loops_are_measured_beside_the_trainer_and_plain_torch(monkeypatch):
     assert first.rows[0][0] == "nothing is compiled on a CPU"
 
 
-def test_the_twin_in_a_loop_computes_the_same():
+def test_volumes_are_measured_beside_plain_torch():
+    part = speed_loops.bench_volumes(QUICK, DEVICE, lambda text: None)
+    assert [row["variant"] for row in part["rows"]] == ["trainer", "loop, plain torch"]
+    assert len(table_of("volumes", part).rows) == 2
+
+
+@pytest.mark.parametrize(
+    "subject", [("hamiltonian_cifar10", 2), ("hamiltonian_volumes", 2, (8, 8, 8))]
+)
+def test_the_twin_in_a_loop_computes_the_same(subject):
     ours, plain = (
-        speed_loops.make_loop("hamiltonian_cifar10", way, 2, DEVICE)
+        speed_loops.make_loop(speed_loops.Subject(*subject), way, DEVICE)
         for way in (speed_loops.LOOP, speed_loops.PLAIN_LOOP)
     )
     for _ in range(2):
