@@ -7,8 +7,8 @@ many, and so on, each trained from the start. Training images are split 40,000/1
 images are never scored. Every finished trial is a line of the file, and a search goes on where
 the file ends: with `--seconds` it stops in time, and the same command takes it further. Several
 trials share one card, by MPS where there is its daemon. Training is searched with hamiltonian
-networks; parabolic and second-order ones take it over from their recipe, so that their trials are
-the networks alone, each once:
+networks; trials of parabolic and second-order ones are the networks alone, each once, with the
+training of `OF_OTHERS`:
 
     python -m benchmarks.search parabolic_cifar10_tuned --data DIR --trials 6 --most-epochs 10
 """
@@ -104,28 +104,38 @@ def _network(num_steps: Any, *channels: int, **others: Any) -> Settings:
 
 _LAYERS_OF_ALL_CHANNELS = (
     _network(3, 32, 64, 112, 112),
-    _network([3, 3], 32, 128, 128),
     _network([3, 4, 2], 32, 64, 128, 128),
     _network([2, 2, 2], 64, 64, 128, 128),
 )
 NETWORKS: dict[str, tuple[Settings, ...]] = {
     "hamiltonian": (
         _network(3, 32, 64, 112, 112),
-        _network([4, 3], 32, 128, 128),
         _network([3, 4, 2], 32, 64, 128, 128),
-        _network([3, 8, 1], 32, 64, 128, 128),
         _network([2, 2, 2], 64, 64, 128, 128),
+        _network([4, 3], 32, 128, 128),
     ),
     # States that are never computed backwards may have batch norms between.
     "parabolic": (
-        *_LAYERS_OF_ALL_CHANNELS,
+        *(one | {"network.normalization": "tv"} for one in _LAYERS_OF_ALL_CHANNELS),
         _network(3, 32, 64, 112, 112, normalization="batch"),
-        _network([3, 3], 32, 128, 128, normalization="batch"),
+        _network([2, 2, 2], 64, 64, 128, 128, normalization="batch"),
     ),
     "second_order": _LAYERS_OF_ALL_CHANNELS,
 }
 SEARCHED = "hamiltonian"
-"""The dynamics whose training is searched; the others take it over and search networks alone."""
+"""The dynamics whose training is searched; for the others networks alone are."""
+OF_OTHERS: Settings = {
+    "training.optimizer": "muon",
+    "training.learning_rates": 0.012,
+    "training.weight_decay": 0.047,
+    "training.decay_weight": 0.0,
+    "training.batch_size": 250,
+    "training.label_smoothing": 0.1,
+    "training.smoothness_weight": 2e-5,
+    "data.cutout": 8,
+    "network.step_size": 2.0,
+}
+"""The training of the others: that of the hamiltonian trial that was best after 8 epochs."""
 RESNETS = {"resnet20": 20, "resnet32": 32}
 RESNET_RECIPE = "hamiltonian_cifar10_tuned"
 """Whose data and training ResNets take over where nothing is searched."""
@@ -172,6 +182,8 @@ def draw(network: str, number: int, seed: int) -> Settings:
         for key, choice in (entry for space in spaces for entry in space.items()):
             settings[key] = choice.draw(generator)
         number //= len(TURNS)  # each network meets each optimiser
+    else:
+        settings |= OF_OTHERS
     if network not in RESNETS:
         settings |= NETWORKS[dynamics][number % len(NETWORKS[dynamics])]
     return settings

@@ -327,7 +327,7 @@ def _margins(
 
 def cifar10_tuned(dynamics: str) -> RunConfig:
     """CIFAR-10 as people train today, on all 50,000 images."""
-    return _tuned(dynamics, _on_all_images("cifar10"), _muon(200, batch_size=500, rate=1e-2))
+    return _tuned(dynamics, _on_all_images("cifar10"), _muon(50, batch_size=250, rate=9.3e-3))
 
 
 def cifar100_tuned(dynamics: str) -> RunConfig:
@@ -337,13 +337,13 @@ def cifar100_tuned(dynamics: str) -> RunConfig:
 
 def stl10_tuned(dynamics: str) -> RunConfig:
     """STL-10 by analogy with CIFAR-10, in small batches: it has 5,000 training images."""
-    data = _on_all_images("stl10", cutout=24)
+    data = _on_all_images("stl10")
     return _tuned(dynamics, data, _muon(200, batch_size=100, rate=5e-3))
 
 
 def images_tuned(dynamics: str) -> RunConfig:
     """A folder of images of one's own by analogy with CIFAR-10, the best epoch by validation."""
-    data = DataConfig(name="images", size=64, **_today(cutout=16))
+    data = DataConfig(name="images", size=64, **_TODAY)
     return _tuned(dynamics, data, _muon(30, batch_size=32, rate=3e-3))
 
 
@@ -352,17 +352,11 @@ def _tuned(dynamics: str, data: DataConfig, training: TrainingConfig) -> RunConf
     return RunConfig(recipe=name, network=model_config(name), data=data, training=training)
 
 
-def _on_all_images(name: str, cutout: int = 8) -> DataConfig:
-    return DataConfig(name=name, validation_fraction=0.0, **_today(cutout))
+_TODAY: dict[str, Any] = {"flip": ALTERNATE, "padding": 1 / 8, "padding_mode": "reflect"}
 
 
-def _today(cutout: int) -> dict[str, Any]:
-    return {
-        "flip": ALTERNATE,
-        "padding": 1 / 8,
-        "padding_mode": "reflect",
-        "cutout": cutout,
-    }
+def _on_all_images(name: str) -> DataConfig:
+    return DataConfig(name=name, validation_fraction=0.0, **_TODAY)
 
 
 def _muon(epochs: int, *, batch_size: int, rate: float) -> TrainingConfig:
@@ -371,8 +365,9 @@ def _muon(epochs: int, *, batch_size: int, rate: float) -> TrainingConfig:
         batch_size=batch_size,
         optimizer="muon",
         learning_rates=(rate,),
-        weight_decay=0.02,
+        weight_decay=0.11,
         decay_weight=0.0,
+        smoothness_weight=0.0,
         schedule="linear",
         warmup=0.1,
         label_smoothing=0.1,

@@ -155,7 +155,11 @@ def test_the_settings_of_a_trial_stay_those_it_began_with(tmp_path, monkeypatch)
 def test_a_trial_trains_and_scores_validation_images_alone(network):
     settings = {"training.batch_size": 20}
     if network == NETWORK:
-        settings |= {"network.channels": [4, 6, 6], "training.average_decay": 0.9}
+        settings |= {
+            "network.channels": [4, 6, 6],
+            "network.num_steps": 2,
+            "training.average_decay": 0.9,
+        }
     trial = Trial(network, 0, 0, 1, 0, settings)
     row = run_trial(trial, Splits(images(40, 0), images(30, 1), None), CPU)
     assert row.trial is trial
@@ -164,7 +168,9 @@ def test_a_trial_trains_and_scores_validation_images_alone(network):
 
 def test_a_trial_that_diverges_is_the_last():
     settings = {"training.batch_size": 20, "training.learning_rates": [1e30]}
-    trial = Trial(NETWORK, 0, 0, 3, 0, settings | {"network.channels": [4, 6, 6]})
+    trial = Trial(
+        NETWORK, 0, 0, 3, 0, settings | {"network.channels": [4, 6, 6], "network.num_steps": 2}
+    )
     assert run_trial(trial, Splits(images(40, 0), images(30, 1), None), CPU).accuracy == 0
 
 

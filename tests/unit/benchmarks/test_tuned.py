@@ -27,14 +27,6 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def other_network(monkeypatch):
-    """A tuned network that is not the paper's."""
-    sizes = {"num_steps": (3, 4), "channels": (32, 112, 112)}
-    config = registry.model_config(HAMILTONIAN, **sizes)
-    monkeypatch.setitem(registry._MODELS, HAMILTONIAN, lambda: config)
-
-
 def write_run(folder, name, seed, accuracy, resnet=None):
     run = folder / tuned.folder_name(name, seed)
     run.mkdir(parents=True)
@@ -49,15 +41,18 @@ def write_run(folder, name, seed, accuracy, resnet=None):
     )
 
 
-def test_the_papers_networks_are_trained_where_the_tuned_ones_are_others(other_network):
-    (name,) = tuned.paper()
-    config = tuned.paper()[name].config()
-    assert name == "hamiltonian_paper"
+def test_the_papers_networks_are_trained_where_the_tuned_ones_are_others(monkeypatch):
+    assert list(tuned.paper()) == [f"{dynamics}_paper" for dynamics in tuned.DYNAMICS]
+    config = tuned.paper()["hamiltonian_paper"].config()
     assert config.network == registry.model_config("hamiltonian_cifar10")
     assert config.training == tuned.final()[HAMILTONIAN].config().training
+    monkeypatch.setitem(
+        registry._MODELS, HAMILTONIAN, lambda: registry.model_config("hamiltonian_cifar10")
+    )
+    assert list(tuned.paper()) == ["parabolic_paper", "second_order_paper"]
 
 
-def test_each_part_of_the_ablation_differs_and_the_architecture_is_one(other_network):
+def test_each_part_of_the_ablation_differs_and_the_architecture_is_one():
     variants = tuned.ablation()
     configs = [variant.config() for variant in variants.values()]
     assert all(configs.count(config) == 1 for config in configs)
@@ -105,7 +100,10 @@ def test_jobs_are_lines_of_a_campaign_with_first_seeds_first(capsys):
 def test_a_run_is_trained_once_and_kept_without_paths(name, data, tmp_path, monkeypatch, capsys):
     small = Variant(name.removesuffix("_short"), {})
     monkeypatch.setattr(tuned, "variant_named", lambda _: small)
-    settings = [*SMALL, *(["network.channels=4,6,6"] if small.depth is None else [])]
+    settings = [
+        *SMALL,
+        *(["network.channels=4,6,6", "network.num_steps=2"] if small.depth is None else []),
+    ]
     words = [word for text in settings for word in ("--set", text)]
     for _ in range(2):
         places = ["--data", str(data), "--output", str(tmp_path / "out")]
