@@ -8,7 +8,7 @@ weights of its own: for a volume of 128 pixels an axis and an image of 2048, wit
 256. Memory is that of docs/results/speed.md: the peak of a forward and a backward pass less
 weights, their gradients and the batch. Of the deepest networks the opened features, rounded to the
 grid, are recovered through all levels.
-`measure` writes DIR/field-memory.json after each network.
+`measure` writes DIR/field-memory.json after each network, without a GPU field-memory-cpu.json.
 """
 
 import argparse
@@ -106,11 +106,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     paging.add_argument("--results", type=Path, default=Path("docs/results"))
     chosen = parser.parse_args(arguments)
     if chosen.command == "page":
-        found = json.loads((chosen.results / f"{NAME}.json").read_bytes())
-        write_atomically(chosen.results / f"{NAME}.md", page(found).encode())
+        write_atomically(chosen.results / f"{NAME}.md", page(*read(chosen.results)).encode())
         return
     chosen.output.mkdir(parents=True, exist_ok=True)
-    measure(resolve_device(chosen.device), chosen.steps, chosen.output / f"{NAME}.json")
+    device = resolve_device(chosen.device)
+    name = NAME if device.type == "cuda" else f"{NAME}-cpu"
+    measure(device, chosen.steps, chosen.output / f"{name}.json")
+
+
+def read(results: Path) -> list[dict[str, Any]]:
+    """What was measured on a GPU, then on a CPU, as far as there is any."""
+    paths = [results / f"{name}.json" for name in (NAME, f"{NAME}-cpu")]
+    return [json.loads(path.read_bytes()) for path in paths if path.exists()]
 
 
 def measure(device: torch.device, num_steps: Sequence[int], path: Path) -> None:
@@ -204,66 +211,72 @@ def recovers(network: Network, batch: ImageSet) -> bool:
         return torch.equal(network.reverse(state), rounded)
 
 
-def page(found: dict[str, Any]) -> str:
+def page(*measured: dict[str, Any]) -> str:
     """The whole page."""
-    rows = found["rows"]
     lines = [
-        f"# Memory of networks from field to field: {headline(rows)}",
+        f"# Memory of networks from field to field: {headline(measured)}",
         "",
         "The same hamiltonian network with as many steps on each of its levels, every step with",
-        f"weights of its own, {CHANNELS} channels and {HIDDEN_CHANNELS} within layers, in "
-        f"{found['precision']}. Memory is that of [speed](speed.md):",
+        f"weights of its own, {CHANNELS} channels and {HIDDEN_CHANNELS} within layers. Memory is "
+        "that of [speed](speed.md):",
         "the peak of a forward and a backward pass less weights, their gradients and the batch,",
-        "in MB. Written by `python -m benchmarks.field_memory` from `field-memory.json`.",
+        "in MB; on a CPU the peak of all that the allocator gave out but gradients of weights.",
+        "Written by `python -m benchmarks.field_memory` from `field-memory.json` and",
+        "`field-memory-cpu.json`.",
     ]
-    wanted = {str(dimension): size for dimension, size in SIZES["cuda"].items()}
-    if found["sizes"] != wanted:
-        wishes = " and ".join(SUBJECTS[int(key)].format(size) for key, size in wanted.items())
-        lines += [
-            "",
-            "**Measured on a CPU, on smaller inputs than are wanted.** Those are",
-            f"{wishes}, which need a GPU. Here the peak is that",
-            "of all that the allocator gave out but gradients of weights.",
-        ]
-    for dimension, subject in SUBJECTS.items():
-        mine = [row for row in rows if row["dimension"] == dimension]
-        exact = [row for row in mine if row["backprop"] == EXACT]
-        size = found["sizes"][str(dimension)]
-        steps = sorted({row["num_steps"] for row in exact})
-        by_case = {(row["num_steps"], row["num_levels"]): row for row in exact}
-        lines += [
-            "",
-            f"## One example, {subject.format(size)}",
-            "",
-            f"| steps a level | {' | '.join(map(_levels, NUM_LEVELS))} | stored, 1 level | "
-            f"recovered through {NUM_LEVELS[-1]} levels |",
-            f"|--:|{'--:|' * len(NUM_LEVELS)}--:|---|",
-        ]
-        stored = {row["num_steps"]: row for row in mine if row["backprop"] == STORED}
-        for number in steps:
-            of_levels = [by_case.get((number, levels)) for levels in NUM_LEVELS]
-            cells = ["" if row is None else megabytes(row) for row in of_levels]
-            cells.append(megabytes(stored[number]) if number in stored else "")
-            last = of_levels[-1]
-            back = {True: "to the last bit", False: "**no**", None: ""}
-            cells.append(back[None if last is None else last["recovered"]])
-            lines.append(f"| {number} | {' | '.join(cells)} |")
-        lines += ["", *(f"- {text}" for text in ratios(exact))]
-    lines += ["", f"{measured_on(found['environment'])}; {found['seconds']:.0f} s.", ""]
-    return "\n".join(lines)
+    for found in measured:
+        for dimension, subject in SUBJECTS.items():
+            lines += _table(found, dimension, subject)
+        lines += ["", f"{measured_on(found['environment'])}; {found['seconds']:.0f} s."]
+    return "\n".join([*lines, ""])
 
 
-def headline(rows: list[dict[str, Any]]) -> str:
+def _table(found: dict[str, Any], dimension: int, subject: str) -> list[str]:
+    mine = [row for row in found["rows"] if row["dimension"] == dimension]
+    exact = [row for row in mine if row["backprop"] == EXACT]
+    size = found["sizes"][str(dimension)]
+    by_case = {(row["num_steps"], row["num_levels"]): row for row in exact}
+    stored = {row["num_steps"]: row for row in mine if row["backprop"] == STORED}
+    lines = [
+        "",
+        f"## {subject.format(size)[:1].upper()}{subject.format(size)[1:]}, {found['precision']}",
+        "",
+        f"| steps a level | {' | '.join(map(_levels, NUM_LEVELS))} | stored, 1 level | "
+        f"recovered through {NUM_LEVELS[-1]} levels |",
+        f"|--:|{'--:|' * len(NUM_LEVELS)}--:|---|",
+    ]
+    for number in sorted({row["num_steps"] for row in exact}):
+        of_levels = [by_case.get((number, levels)) for levels in NUM_LEVELS]
+        cells = ["" if row is None else megabytes(row) for row in of_levels]
+        cells.append(megabytes(stored[number]) if number in stored else "")
+        last = of_levels[-1]
+        back = {True: "to the last bit", False: "**no**", None: ""}
+        cells.append(back[None if last is None else last["recovered"]])
+        lines.append(f"| {number} | {' | '.join(cells)} |")
+    missing = [
+        f"{case.num_steps} steps on {_levels(case.num_levels)}"
+        for case in cases(NUM_STEPS)
+        if case.dimension == dimension and case.backprop == EXACT
+        if (case.num_steps, case.num_levels) not in by_case
+    ]
+    lines += ["", *(f"- {text}" for text in ratios(exact))]
+    return [*lines, *([f"- not measured: {', '.join(missing)}"] if missing else [])]
+
+
+def headline(measured: Sequence[dict[str, Any]]) -> str:
     """The worst of all cases beside the fewest steps on one level."""
-    exact = [row for row in rows if row["backprop"] == EXACT]
-    few, many = (choose(row["num_steps"] for row in exact) for choose in (min, max))
-    least = {
-        row["dimension"]: row["activation_bytes"]
-        for row in exact
-        if (row["num_steps"], row["num_levels"]) == (few, NUM_LEVELS[0])
-    }
-    worst = max(row["activation_bytes"] / least[row["dimension"]] for row in exact)
-    return f"at most {worst:.2f} times that of {few} steps, with up to {many} on each level"
+    worst, most = 1.0, 0
+    for found in measured:
+        for dimension in SUBJECTS:
+            used = {
+                (row["num_steps"], row["num_levels"]): row["activation_bytes"]
+                for row in found["rows"]
+                if (row["dimension"], row["backprop"]) == (dimension, EXACT)
+            }
+            few, many = (choose(steps for steps, _ in used) for choose in (min, max))
+            worst = max(worst, max(used.values()) / used[few, NUM_LEVELS[0]])
+            most = max(most, many)
+    return f"{worst:.2f} times that of {few} steps, with up to {most} on each level"
 
 
 def ratios(rows: list[dict[str, Any]]) -> list[str]:
