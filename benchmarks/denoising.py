@@ -31,21 +31,22 @@ from pdecnn.runs.config import parse_assignment
 from pdecnn.runs.runs import Run
 
 NOISE = 25.0
-_SMALL = {"network.num_steps": [1, 4, 1], "network.hidden_channels": 32}
+_SMALL = {
+    "network.num_steps": [1, 4, 1],
+    "network.hidden_channels": 32,
+    "network.channels": [16, 64, 16, 16],
+    "training.learning_rates": [4e-3],
+}
+_BLIND = {"data.noise": [5.0, 55.0]}
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "hamiltonian": ("hamiltonian_denoising", {}),
-    "blind": ("hamiltonian_denoising", {"data.noise": [5.0, 55.0]}),
+    "blind": ("hamiltonian_denoising", _BLIND),
     "parabolic": ("parabolic_denoising", {}),
     "second_order": ("second_order_denoising", {}),
     "stable": ("parabolic_stable_denoising", {}),
-    "parabolic_small": (
-        "parabolic_denoising",
-        _SMALL | {"network.channels": [16, 64, 16, 16], "training.learning_rates": [4e-3]},
-    ),
-    "hamiltonian_small": (
-        "hamiltonian_denoising",
-        _SMALL | {"network.channels": [16, 64, 16, 16], "training.learning_rates": [4e-3]},
-    ),
+    "parabolic_small": ("parabolic_denoising", _SMALL),
+    "hamiltonian_small": ("hamiltonian_denoising", _SMALL),
+    "blind_small": ("hamiltonian_denoising", _SMALL | _BLIND),
 }
 TITLES = {
     "hamiltonian": "hamiltonian",
@@ -55,6 +56,7 @@ TITLES = {
     "stable": "stable parabolic, no distance grows",
     "parabolic_small": "parabolic, small",
     "hamiltonian_small": "hamiltonian, small",
+    "blind_small": "hamiltonian, small, one network for 5 to 55",
 }
 # Set12 at noise 15, 25, 50 in dB, as their authors or Zhang et al. (2017) have them.
 PUBLISHED = {
@@ -173,7 +175,7 @@ def page(folder: Path) -> str:
         lines.append(f"| {name}, published | {said} | | {numbers} | | |")
     lines += [
         "",
-        "Seconds are those of epochs on a card that several trainings shared. Noise is drawn by",
+        "Seconds are those of epochs on a card, or a CPU, that others used too. Noise is drawn by",
         "`numpy.random.default_rng(0)`, one draw a picture in the order of names, not clipped.",
         *([f"Not measured, for want of time on the device: {missing}."] if missing else []),
         "",
