@@ -306,8 +306,11 @@ def page(folder: Path) -> str:
             "The U-Net's learning rate is the best of three by the validation Dice of a shorter",
             f"training ({rates}); ours has that of its recipe.",
         ]
-    batch_size = measured[0]["config"]["training"]["batch_size"]
+    training = measured[0]["config"]["training"]
+    batch_size, epochs = training["batch_size"], recipe(RECIPE).training.epochs
     lines += [
+        "",
+        f"Trained for {training['epochs']} epochs, the recipe has {epochs}; 3 seeds are wanted.",
         "",
         f"A step with {batch_size} patches needs this much beyond weights and the",
         "optimiser's state, by plain operators:",

@@ -1,6 +1,7 @@
 """Search for settings of the tuned recipes on the validation split: docs/results/search.csv.
 
-    python -m benchmarks.search hamiltonian_cifar10_tuned --data DIR [--seconds 500] [--jobs 12]
+    python -m benchmarks.search hamiltonian_cifar10_tuned --data DIR \\
+        --trials 12 --epochs 8 --most-epochs 24 [--seconds 500] [--jobs 12]
 
 Successive halving: many trials of few epochs, of which the best third goes on to three times as
 many, and so on, each trained from the start. Training images are split 40,000/10,000; the test
@@ -10,7 +11,8 @@ trials share one card, by MPS where there is its daemon. Training is searched wi
 networks; trials of parabolic and second-order ones are the networks alone, each once, with the
 training of `OF_OTHERS`:
 
-    python -m benchmarks.search parabolic_cifar10_tuned --data DIR --trials 6 --most-epochs 10
+    python -m benchmarks.search parabolic_cifar10_tuned --data DIR \\
+        --trials 5 --epochs 12 --most-epochs 12
 """
 
 import argparse
@@ -91,8 +93,8 @@ TRAINING: Space = {
     "data.cutout": Choice((0, 8)),
     "network.step_size": Choice((1.0, 2.0)),
 }
-# Networks with no more weights than `MOST_WEIGHTS`, the paper's first; then two levels instead of
-# three, more steps on the finer ones, wider first levels. Layers of 16, 32, 64 or 128 channels are
+# Networks with no more weights than `MOST_WEIGHTS`, the paper's first; then more steps in the
+# middle, a wider first level, two levels instead of three. Layers of 16, 32, 64 or 128 channels are
 # what the fused kernels compute without waste.
 MOST_WEIGHTS = {"parabolic": 503_000, "hamiltonian": 270_000, "second_order": 503_000}
 

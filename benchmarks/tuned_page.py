@@ -27,6 +27,7 @@ from benchmarks.tuned import (
     HAMILTONIAN,
     SIZES,
     ablation,
+    best_trial,
     final,
     folder_name,
     paper,
@@ -170,6 +171,7 @@ def page(
         "MFLOP: convolutions and matrix products of the scores of one image, a multiplication and",
         "an addition each counting one. Seconds: all epochs of a run, compiling included, on one",
         "card that it shared with others; divided by how many at a time its share of the card.",
+        f"{SEEDS} seeds are wanted of each network.",
         "",
         *_floors(rows),
         *_ablation(parts),
@@ -283,8 +285,8 @@ def _search(trials: Sequence[Row]) -> list[str]:
     if not trials:
         return [*lines, f"Trials: {NOT_MEASURED}.", ""]
     lines += [
-        "The best of the longest trials, on the 10,000 images held out; all of them are in",
-        "`search.csv`. Seconds are those of trials that shared a card, added up.",
+        "The best of the longest trials, of one seed each, on the 10,000 images held out; all of",
+        "them are in `search.csv`. Seconds are those of trials that shared a card, added up.",
         "",
         "| network | trials | seconds | epochs | validation accuracy | settings |",
         "|---|--:|--:|--:|--:|---|",
@@ -298,7 +300,27 @@ def _search(trials: Sequence[Row]) -> list[str]:
             f"| {network} | {len(rows)} | {sum(row.seconds for row in rows):.0f} "
             f"| {best.trial.epochs} | {best.accuracy:.2%} | {settings} |"
         )
-    return [*lines, ""]
+    return [*lines, "", *_departures()]
+
+
+def _departures() -> list[str]:
+    """In what the recipes are not the trials that they are named beside."""
+    said = []
+    for name, variant in final().items():
+        best, config = best_trial(name), variant.config()
+        if best is None:
+            continue
+        others = [
+            f"`{key}`"
+            for key, value in best.trial.settings.items()
+            if config.with_settings({key: value}) != config
+        ]
+        if others:
+            said.append(
+                f"- `{name}` has the network of that trial, but {', '.join(others)} of "
+                f"`{HAMILTONIAN}`: so no trial was trained"
+            )
+    return [*said, ""] if said else []
 
 
 # ------------------------------------------------------------------ the figure

@@ -32,11 +32,14 @@ def test_trials_of_the_search_are_those_that_its_seed_draws():
 @pytest.mark.parametrize("dynamics", DYNAMICS)
 def test_the_tuned_network_is_that_of_the_best_of_the_longest_trials(dynamics):
     name = f"{dynamics}_cifar10_tuned"
-    network, best = model_config(name), best_trial(name).trial.settings
-    assert list(network.channels) == best["network.channels"]
-    assert network.normalization == best.get("network.normalization", "tv")
+    config, best = final()[name].config(), best_trial(name).trial.settings
+    assert config.network == model_config(name)
+    of_network = {key: value for key, value in best.items() if key.startswith("network.")}
+    assert {"network.step_size", "network.num_steps", "network.channels"} <= of_network.keys()
+    assert config.with_settings(of_network) == config
+    assert final()["hamiltonian_cifar10_tuned"].config().training == config.training
     if dynamics == "hamiltonian":
-        assert final()[name].config().with_settings(best) == final()[name].config()
+        assert config.with_settings(best) == config
     found = tuned_page.read(RUNS, name)
     assert len(found) == 2
     assert all(run.num_weights <= MOST_WEIGHTS[dynamics] for run in found)

@@ -15,7 +15,7 @@ from pdecnn.errors import CheckpointError, ConfigError, in_one_line, system_erro
 from pdecnn.files import write_all, write_json
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.reports.charts import Chart, Series
-from pdecnn.reports.recorded import processor_name
+from pdecnn.reports.recorded import processor_name, short_commit
 from pdecnn.reports.terminal import make_console, number_table
 from pdecnn.runs.bench import CAPTURED, FORMAT_VERSION, PARTS
 
@@ -171,11 +171,11 @@ def describe_part(part: dict[str, Any]) -> str:
     names = [("torch", "torch"), ("cuda", "CUDA"), ("cudnn", "cuDNN"), ("python", "Python")]
     versions = environment["versions"]
     software = ", ".join(f"{word} {versions[key]}" for key, word in names if versions.get(key))
-    commit = (environment["commit"] or "unknown")[:12]
     repeats = f" Medians of {part['repeats']} repeats." if "repeats" in part else ""
     return (
         f"{part['version']}.{repeats} {describe_hardware(part)}; {software}; "
-        f"{environment['date']}, commit {commit}; measured in {part['measuring_seconds']:.0f} s."
+        f"{environment['date']}, commit {short_commit(environment)}; "
+        f"measured in {part['measuring_seconds']:.0f} s."
     )
 
 

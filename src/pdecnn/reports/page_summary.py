@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from pdecnn.data.registry import OWN
 from pdecnn.reports.html import Markup, definitions, details, table, tag
 from pdecnn.reports.page_runs import PageRun
+from pdecnn.reports.recorded import short_commit
 from pdecnn.runs.config import GROUPS, RunConfig
 from pdecnn.runs.runs import TIME_LIMIT
 
@@ -166,7 +167,7 @@ def _facts(run: PageRun) -> dict[str, str | None]:
         "seed": str(config.seed),
         "hardware": str(hardware.get("gpu") or hardware.get("processor") or "unknown"),
         "versions": f"pdecnn {versions.get('pdecnn', '?')}, torch {versions.get('torch', '?')}",
-        "commit": str(run.environment.get("commit") or "unknown")[:12],
+        "commit": short_commit(run.environment),
     }
 
 

@@ -29,6 +29,12 @@ def measured_on(environment: dict[str, Any]) -> str:
     )
 
 
+def short_commit(environment: dict[str, Any]) -> str:
+    """Its first twelve digits, and '+' where the tree had changes."""
+    commit = str(environment.get("commit") or "unknown")
+    return commit if len(commit) <= 12 else commit[:12] + "+" * commit.endswith("+")
+
+
 def device_name(hardware: dict[str, Any]) -> str:
     """The GPU, or the processor if there was none."""
     return str(hardware["gpu"] or processor_name(hardware))

@@ -42,6 +42,12 @@ def test_a_part_says_hardware_versions_date_and_commit():
         assert word in described
 
 
+def test_a_part_says_where_the_tree_was_not_that_of_the_commit():
+    part = make_own_steps()
+    part["environment"] = part["environment"] | {"commit": "0123456789abcdef+"}
+    assert "commit 0123456789ab+; measured" in describe_part(part)
+
+
 def test_steps_that_ran_otherwise_than_wanted_are_not_called_captured():
     part = make_own_steps()
     row = part["rows"][0]
