@@ -9,7 +9,7 @@ trials of `benchmarks.search` in docs/results/search.csv. What a step costs is m
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
@@ -19,6 +19,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+import pdecnn
 from benchmarks.resnets import CifarResNet
 from benchmarks.search import RESNETS, Row, read_rows
 from benchmarks.speed_page import bench_tables
@@ -173,6 +174,7 @@ def page(
         "card that it shared with others; divided by how many at a time its share of the card.",
         f"{SEEDS} seeds are wanted of each network.",
         "",
+        *_shorter(names, rows),
         *_floors(rows),
         *_ablation(parts),
         *_cost(cost),
@@ -205,6 +207,18 @@ def _mean(runs: Sequence[Found]) -> str:
     values = [run.accuracy for run in runs]
     spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
     return f"{fmean(values):.2f}{spread}"
+
+
+def _shorter(names: Iterable[str], rows: dict[str, list[Found]]) -> list[str]:
+    """Which runs had other epochs than their recipes have."""
+    said = []
+    for name in names:
+        trained = sorted({run.epochs for run in rows[title(name)]})
+        wanted = pdecnn.recipe(name).training.epochs
+        if trained and trained != [wanted]:
+            epochs = " or ".join(map(str, trained))
+            said.append(f"- `{name}`: {epochs} epochs; its recipe has {wanted}: {NOT_MEASURED}")
+    return [*said, ""] if said else []
 
 
 def _floors(rows: dict[str, list[Found]]) -> list[str]:

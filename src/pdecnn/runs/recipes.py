@@ -327,12 +327,12 @@ def _margins(
 
 def cifar10_tuned(dynamics: str) -> RunConfig:
     """CIFAR-10 as people train today, on all 50,000 images."""
-    return _tuned(dynamics, _on_all_images("cifar10"), _muon(50, batch_size=250, rate=9.3e-3))
+    return _tuned(dynamics, _on_all_images("cifar10"), _muon(100, batch_size=250, rate=9.3e-3))
 
 
 def cifar100_tuned(dynamics: str) -> RunConfig:
     """CIFAR-100 by analogy with CIFAR-10, for twice as long."""
-    return _tuned(dynamics, _on_all_images("cifar100"), _muon(100, batch_size=250, rate=9.3e-3))
+    return _tuned(dynamics, _on_all_images("cifar100"), _muon(200, batch_size=250, rate=9.3e-3))
 
 
 def stl10_tuned(dynamics: str) -> RunConfig:
