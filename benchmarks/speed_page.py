@@ -15,7 +15,6 @@ from pdecnn.files import write_all, write_json
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.reports import style
 from pdecnn.reports.bench import (
-    Table,
     describe_hardware,
     describe_part,
     how,
@@ -23,11 +22,10 @@ from pdecnn.reports.bench import (
     megabytes,
     milliseconds,
     spread,
-    terminal_table,
     three_digits,
     with_notes,
 )
-from pdecnn.reports.terminal import make_console
+from pdecnn.reports.terminal import Table, make_console, terminal_table
 from pdecnn.runs.bench import CAPTURED
 
 FIGURE = "depth"

@@ -3,6 +3,7 @@
 What is written is made under another name beside its place, flushed to the disk, and renamed.
 """
 
+import csv
 import errno
 import hashlib
 import json
@@ -10,7 +11,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 
 from pdecnn.errors import CheckpointError, in_one_line
@@ -142,6 +144,15 @@ def write_json(path: Path, value: object) -> None:
 def json_bytes(value: object) -> bytes:
     """Readable JSON, as `write_json` writes it; NaN and infinity, which it has not, are errors."""
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    """A table with a line for its columns."""
+    stream = StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return stream.getvalue().encode()
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:

@@ -134,8 +134,8 @@ def attack(
     """Measure a run under attack and on noisy images."""
     del debug
     from pdecnn.diagnostics.robustness import METHODS
-    from pdecnn.reports.diagnosis_files import write_attack
-    from pdecnn.reports.terminal import print_attack
+    from pdecnn.reports.robustness import print_attack
+    from pdecnn.reports.robustness_files import write_attack
     from pdecnn.runs import diagnosis
 
     found = diagnosis.attack(
@@ -185,8 +185,8 @@ def certify(
 ) -> None:
     """Prove within which radius the classes of images stay."""
     del debug
-    from pdecnn.reports.certificate import FOLDER, print_certificate
-    from pdecnn.reports.certificate_files import write_certificate
+    from pdecnn.reports.robustness import CERTIFICATE, print_certificate
+    from pdecnn.reports.robustness_files import write_certificate
     from pdecnn.runs import certification
 
     found = certification.certify_run(
@@ -199,7 +199,7 @@ def certify(
         device=device,
         say=say_to_terminal(quiet=as_json),
     )
-    files = write_certificate(found, output or _beside(run) / FOLDER)
+    files = write_certificate(found, output or _beside(run) / CERTIFICATE)
     if as_json:
         print_json(found.to_dict())
     else:

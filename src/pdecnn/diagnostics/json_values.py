@@ -126,7 +126,7 @@ def relative_change(curve: Tensor) -> float:
 
 def _reversal_values(errors: ReversalErrors) -> dict[str, Any]:
     return {
-        "dtype": str(errors.dtype).removeprefix("torch."),
+        "dtype": errors.precision,
         "reconstruction": finite_number(errors.reconstruction),
         "feature_gradient": finite_number(errors.feature_gradient),
         "weight_gradient": finite_number(errors.weight_gradient),

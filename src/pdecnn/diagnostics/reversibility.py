@@ -36,6 +36,11 @@ class ReversalErrors:
     """The gradient with respect to all weights together, against that of 'stored'."""
 
     @property
+    def precision(self) -> str:
+        """The dtype in a word: 'float32'."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def gradient(self) -> float:
         """The larger of both gradient errors."""
         return max(self.feature_gradient, self.weight_gradient)

@@ -2,21 +2,20 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table as RichTable
 
 from pdecnn.errors import CheckpointError, ConfigError, in_one_line, system_errors_as
 from pdecnn.files import write_all, write_json
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.reports.charts import Chart, Series
 from pdecnn.reports.recorded import processor_name, short_commit
-from pdecnn.reports.terminal import make_console, number_table
+from pdecnn.reports.terminal import Table, make_console, terminal_table
 from pdecnn.runs.bench import CAPTURED, FORMAT_VERSION, PARTS
 
 JSON_FILE, PAGE_FILE, FIGURE = "speed.json", "speed.md", "depth"
@@ -33,17 +32,6 @@ _ELSEWHERE = "move it away or choose another --output"
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 Row = dict[str, Any]
-
-
-class Table(NamedTuple):
-    """A table and what must be known to read it."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    note: str
-    num_names: int = 1
-    """The columns on the left that are names; the others are numbers."""
 
 
 def print_bench(result: dict[str, Any], console: Console | None = None) -> None:
@@ -71,14 +59,6 @@ def bench_page(result: dict[str, Any]) -> str:
             sections.append(f"![Memory and time against the number of steps]({FIGURE}.png)\n")
         sections += [markdown_table(table) for table in part_tables(name, part)]
     return "\n".join(sections)
-
-
-def terminal_table(table: Table) -> RichTable:
-    """A table for the terminal."""
-    shown = number_table(*table.header, num_names=table.num_names)
-    for row in table.rows:
-        shown.add_row(*row)
-    return shown
 
 
 def markdown_table(table: Table) -> str:

@@ -1,22 +1,21 @@
 """A diagnosis in words, tables and curves, as terminal, page and figures show it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
-from pdecnn.diagnostics.coefficients import KINDS
+from pdecnn.diagnostics.coefficients import KINDS, BlockCoefficients
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.energy import CURVES, block_times, features_symbol
 from pdecnn.diagnostics.growth import PERTURBATIONS
-from pdecnn.diagnostics.json_values import relative_change
+from pdecnn.diagnostics.json_values import derivative_name, relative_change
 from pdecnn.diagnostics.lipschitz import Factor
-from pdecnn.diagnostics.verdict import StepStability
+from pdecnn.diagnostics.verdict import StepStability, Verdict
 from pdecnn.reports.charts import Chart, Series
-from pdecnn.reports.terminal import make_console, number_table, print_files
+from pdecnn.reports.terminal import Table, make_console, print_files, terminal_table
 from pdecnn.runs.diagnosis import Diagnosis
 
 _CURVE_NAMES = {
@@ -76,20 +75,20 @@ def print_diagnosis(
     )
     console.print(lipschitz_words(found))
     console.print()
-    console.print(screen_table(found.blocks))
-    console.print(SCREEN_NOTE if full else f"{SCREEN_NOTE} --full has every table.", style="dim")
+    screen = screen_table(found.blocks)
+    console.print(terminal_table(screen))
+    console.print(screen.note if full else f"{screen.note} --full has every table.", style="dim")
     console.print()
     for index, block in enumerate(found.blocks):
-        _print_verdict(console, index, block, full=full)
-    for title, table, note in diagnosis_sections(found.blocks) if full else ():
-        console.print(f"\n{title}", style="bold")
-        console.print(table)
-        console.print(note, style="dim")
+        _print_verdict(console, index, block.stability.verdict, full=full)
+    for table in diagnosis_tables(found.blocks) if full else ():
+        console.print(f"\n{table.title}", style="bold")
+        console.print(terminal_table(table))
+        console.print(table.note, style="dim")
     print_files(console, files)
 
 
-def _print_verdict(console: Console, index: int, block: BlockDiagnosis, *, full: bool) -> None:
-    verdict = block.stability.verdict
+def _print_verdict(console: Console, index: int, verdict: Verdict, *, full: bool) -> None:
     console.print(f"Block {index} is {verdict.name}: {verdict.reason}.")
     if verdict.remedy is not None:
         console.print(f"What to do: {verdict.remedy}.")
@@ -105,33 +104,33 @@ def _print_verdict(console: Console, index: int, block: BlockDiagnosis, *, full:
 
 def screen_table(blocks: Sequence[BlockDiagnosis]) -> Table:
     """A row a block: its verdict and the number that says most of each question."""
-    table = number_table(
-        "block", "verdict", "dt", "bound", "growth", "norm", "backwards", "learned", num_names=2
+    header = ("block", "verdict", "dt", "bound", "growth", "norm", "backwards", "learned")
+    rows = list(map(_screen_row, range(len(blocks)), blocks))
+    return Table("Stability of every block", header, rows, _SCREEN_NOTE, num_names=2)
+
+
+def _screen_row(index: int, block: BlockDiagnosis) -> tuple[str, ...]:
+    steps = block.stability.steps
+    sizes = sorted({f"{step.step_size:.3g}" for step in steps}, key=float)
+    bounds = [step.guaranteed_bound for step in steps]
+    known = [bound for bound in bounds if bound is not None]
+    bound = min(known) if known and len(known) == len(bounds) else None
+    single = [one for one in block.reversibility if one.dtype == torch.float32]
+    shares, random = block.coefficients.shares, block.coefficients.random_shares
+    kind = max(KINDS, key=lambda one: abs(shares[one] - random[one]))
+    return (
+        str(index),
+        block.stability.verdict.name,
+        " to ".join(dict.fromkeys((sizes[0], sizes[-1]))) if sizes else "overflow",
+        _number(bound, none="none", infinite="any"),
+        _number(max(one.constant for one in block.stability.growth)),
+        f"{relative_change(block.energy.norms):.0%}",
+        f"{single[0].weight_gradient:.0e}" if single else "cannot",
+        f"{kind} {shares[kind] - random[kind]:+.1%}",
     )
-    for index, block in enumerate(blocks):
-        steps = block.stability.steps
-        sizes = sorted({f"{step.step_size:.3g}" for step in steps}, key=float)
-        bounds = [step.guaranteed_bound for step in steps]
-        known = [bound for bound in bounds if bound is not None]
-        bound = min(known) if known and len(known) == len(bounds) else None
-        growth = max(one.constant for one in block.stability.growth)
-        single = [one for one in block.reversibility if one.dtype == torch.float32]
-        shares, random = block.coefficients.shares, block.coefficients.random_shares
-        kind = max(KINDS, key=lambda one: abs(shares[one] - random[one]))
-        table.add_row(
-            str(index),
-            block.stability.verdict.name,
-            " to ".join(dict.fromkeys((sizes[0], sizes[-1]))) if sizes else "overflow",
-            _number(bound, none="none", infinite="any"),
-            _number(growth),
-            f"{relative_change(block.energy.norms):.0%}",
-            f"{single[0].weight_gradient:.0e}" if single else "cannot",
-            f"{kind} {shares[kind] - random[kind]:+.1%}",
-        )
-    return table
 
 
-SCREEN_NOTE = (
+_SCREEN_NOTE = (
     "bound: up to this dt no step expands any distance. growth: by what factor a small change of "
     "the block's input grew at most. norm: how much the features' norm changes. backwards: "
     "relative error of the gradient when features are recomputed backwards, in float32. learned: "
@@ -139,24 +138,57 @@ SCREEN_NOTE = (
 )
 
 
-def diagnosis_sections(blocks: Sequence[BlockDiagnosis]) -> tuple[tuple[str, Table, str], ...]:
-    """The title, the table and a note of every part."""
+def diagnosis_tables(blocks: Sequence[BlockDiagnosis]) -> list[Table]:
+    """Everything that was measured, part by part."""
     missing = [note for index, block in enumerate(blocks) for note in missing_notes(index, block)]
-    return (
-        (
+    random = blocks[0].coefficients.random_shares
+    return [
+        Table(
             "Step sizes and spectra",
-            _stability_table(blocks),
+            ("block", "step", "dt", "guaranteed", "local", "factor", "|K|", "Re", "Im", "sym"),
+            _rows(_stability_rows, blocks),
             "\n".join([_STABILITY_NOTE, *missing]),
+            num_names=2,
         ),
-        ("Growth of perturbations (M of eq. 6)", _growth_table(blocks), _GROWTH_NOTE),
-        ("Energy along the blocks", _energy_table(blocks), _ENERGY_NOTE),
-        (
+        Table(
+            "Growth of perturbations (M of eq. 6)",
+            ("block", "direction", *PERTURBATIONS),
+            _rows(_growth_rows, blocks),
+            _GROWTH_NOTE,
+            num_names=2,
+        ),
+        Table(
+            "Energy along the blocks",
+            ("block", "quantity", "start", "end", "change"),
+            _rows(_energy_rows, blocks),
+            "Means over the samples; change: the largest of any one at any time.",
+            num_names=2,
+        ),
+        Table(
             "Running backwards",
-            _reversal_table(blocks),
+            ("block", "precision", "states", "gradient: features", "gradient: weights"),
+            _rows(_reversal_rows, blocks),
             f"{_REVERSAL_NOTE} {reversal_note(blocks)}".strip(),
+            num_names=2,
         ),
-        ("The learned PDE: shares of the stencils", _pde_table(blocks), _PDE_NOTE),
-    )
+        Table(
+            "The learned PDE: shares of the stencils",
+            ("block", *KINDS, "change"),
+            [
+                *_rows(_pde_rows, blocks),
+                ("random", *(f"{random[kind]:.1%}" for kind in KINDS), "0"),
+            ],
+            _PDE_NOTE,
+        ),
+    ]
+
+
+def _rows(
+    rows_of: Callable[[BlockDiagnosis], Iterator[tuple[str, ...]]],
+    blocks: Sequence[BlockDiagnosis],
+) -> list[tuple[str, ...]]:
+    """Those of every block, with its number before them."""
+    return [(str(index), *row) for index, block in enumerate(blocks) for row in rows_of(block)]
 
 
 _STABILITY_NOTE = (
@@ -170,7 +202,6 @@ _GROWTH_NOTE = (
     "The largest over all depths and samples; worst: by power iteration, from below. relative: of "
     "the distance as a share of the features' own norm, which may grow where the distance shrinks."
 )
-_ENERGY_NOTE = "Means over the samples; change: the largest of any one at any time."
 _REVERSAL_NOTE = "Relative errors against what is stored. What matters is the gradient."
 _COARSE_NOTE = (
     "bfloat16 may come back nearer than float32, even without any error: its layers read and add "
@@ -189,40 +220,26 @@ def curve_name(name: str, found: BlockDiagnosis) -> str:
     return _CURVE_NAMES[name].format(symbol=features_symbol(found.block))
 
 
-def _stability_table(blocks: Sequence[BlockDiagnosis]) -> Table:
-    table = number_table(
-        "block",
-        "step",
-        "dt",
-        "guaranteed",
-        "local",
-        "factor",
-        "|K|",
-        "Re",
-        "Im",
-        "sym",
-        num_names=2,
-    )
-    for index, block in enumerate(blocks):
-        steps = block.stability.steps
-        if not steps:
-            table.add_row(str(index), "-", f"{block.block.step_size:g}", *["overflow"] * 7)
-        for place in _shown(len(steps)):
-            step = steps[place]
-            system = step.system_spectrum
-            table.add_row(
-                str(index),
-                str(place),
-                f"{step.step_size:.4g}",
-                _number(step.guaranteed_bound, none="none", infinite="any"),
-                _number(step.local_bound, infinite="any"),
-                _number(step.amplification),
-                _largest([None if norm is None else norm.upper for norm in step.norms]),
-                _number(None if system is None else system.largest_real_part),
-                _number(None if system is None else system.largest_imaginary_part),
-                _largest(step.symmetric_eigenvalues),
-            )
-    return table
+def _stability_rows(block: BlockDiagnosis) -> Iterator[tuple[str, ...]]:
+    steps = block.stability.steps
+    if not steps:
+        yield "-", f"{block.block.step_size:g}", *["overflow"] * 7
+    # All of them, or the first and last ones of many.
+    half, places = _MOST_STEPS // 2, list(range(len(steps)))
+    for place in places if len(steps) <= _MOST_STEPS else places[:half] + places[-half:]:
+        step = steps[place]
+        system = step.system_spectrum
+        yield (
+            str(place),
+            f"{step.step_size:.4g}",
+            _number(step.guaranteed_bound, none="none", infinite="any"),
+            _number(step.local_bound, infinite="any"),
+            _number(step.amplification),
+            _largest([None if norm is None else norm.upper for norm in step.norms]),
+            _number(None if system is None else system.largest_real_part),
+            _number(None if system is None else system.largest_imaginary_part),
+            _largest(step.symmetric_eigenvalues),
+        )
 
 
 def reversal_note(blocks: Sequence[BlockDiagnosis]) -> str:
@@ -275,74 +292,54 @@ def _steps(places: Sequence[int]) -> str:
     return f"steps {', '.join(map(str, places))}"
 
 
-def _growth_table(blocks: Sequence[BlockDiagnosis]) -> Table:
-    table = number_table("block", "direction", *PERTURBATIONS, num_names=2)
-    for index, block in enumerate(blocks):
-        for backward in (False, True):
-            found = {
-                growth.perturbation: growth
-                for growth in block.stability.growth
-                if growth.backward == backward
-            }
-            if found:
-                direction = "backwards" if backward else "forwards"
-                numbers = [_number(found[name].constant) for name in PERTURBATIONS]
-                table.add_row(str(index), direction, *numbers)
-                numbers = [_number(found[name].relative_constant) for name in PERTURBATIONS]
-                table.add_row(str(index), f"{direction}, relative", *numbers)
-    return table
+def _growth_rows(block: BlockDiagnosis) -> Iterator[tuple[str, ...]]:
+    for backward in (False, True):
+        found = {
+            one.perturbation: one for one in block.stability.growth if one.backward == backward
+        }
+        if found:
+            direction = "backwards" if backward else "forwards"
+            growth = [found[name] for name in PERTURBATIONS]
+            yield direction, *(_number(one.constant) for one in growth)
+            yield f"{direction}, relative", *(_number(one.relative_constant) for one in growth)
 
 
-def _energy_table(blocks: Sequence[BlockDiagnosis]) -> Table:
-    table = number_table("block", "quantity", "start", "end", "change", num_names=2)
-    for index, block in enumerate(blocks):
-        for name in CURVES:
-            curve = getattr(block.energy, name)
-            if curve is not None:
-                mean = curve.mean(1)
-                change = f"{relative_change(curve):.2%}"
-                start, end = _number(float(mean[0])), _number(float(mean[-1]))
-                table.add_row(str(index), curve_name(name, block), start, end, change)
-        if block.energy.raw is None:
-            table.add_row(str(index), "no conserved energy is known", "-", "-", "-")
-    return table
+def _energy_rows(block: BlockDiagnosis) -> Iterator[tuple[str, ...]]:
+    for name in CURVES:
+        curve = getattr(block.energy, name)
+        if curve is not None:
+            start, *_, end = curve.mean(1).tolist()
+            change = f"{relative_change(curve):.2%}"
+            yield curve_name(name, block), _number(start), _number(end), change
+    if block.energy.raw is None:
+        yield "no conserved energy is known", "-", "-", "-"
 
 
-def _reversal_table(blocks: Sequence[BlockDiagnosis]) -> Table:
-    table = number_table(
-        "block", "precision", "states", "gradient: features", "gradient: weights", num_names=2
-    )
-    for index, block in enumerate(blocks):
-        for errors in block.reversibility:
-            table.add_row(
-                str(index),
-                str(errors.dtype).removeprefix("torch."),
-                f"{errors.reconstruction:.1e}",
-                f"{errors.feature_gradient:.1e}",
-                f"{errors.weight_gradient:.1e}",
-            )
-        if not block.reversibility:
-            table.add_row(str(index), "cannot be run backwards", "-", "-", "-")
-    return table
+def _reversal_rows(block: BlockDiagnosis) -> Iterator[tuple[str, ...]]:
+    for one in block.reversibility:
+        errors = (one.reconstruction, one.feature_gradient, one.weight_gradient)
+        yield one.precision, *(f"{error:.1e}" for error in errors)
+    if not block.reversibility:
+        yield "cannot be run backwards", "-", "-", "-"
 
 
-def _pde_table(blocks: Sequence[BlockDiagnosis]) -> Table:
-    table = number_table("block", *KINDS, "change", num_names=1)
-    for index, block in enumerate(blocks):
-        shares, changes = block.coefficients.shares, block.coefficients.changes
-        change = max(changes.values())
-        table.add_row(str(index), *(f"{shares[kind]:.1%}" for kind in KINDS), f"{change:.2g}")
-    random = blocks[0].coefficients.random_shares
-    table.add_row("random", *(f"{random[kind]:.1%}" for kind in KINDS), "0")
-    return table
+def _pde_rows(block: BlockDiagnosis) -> Iterator[tuple[str, ...]]:
+    found = block.coefficients
+    shares, change = found.shares, max(found.changes.values())
+    yield *(f"{shares[kind]:.1%}" for kind in KINDS), f"{change:.2g}"
 
 
-def _shown(num_steps: int) -> list[int]:
-    """All steps, or first and last ones of many."""
-    if num_steps <= _MOST_STEPS:
-        return list(range(num_steps))
-    half = _MOST_STEPS // 2
-    return [*range(half), *range(num_steps - half, num_steps)]
+def derivative_symbol(term: tuple[int, ...]) -> str:
+    """'∂xxy', or '1' for no derivative."""
+    name = derivative_name(term)
+    return "1" if name == "1" else f"∂{name}"
+
+
+def rms_by_term(found: BlockCoefficients, name: str) -> torch.Tensor:
+    """The root mean square of the 'derivatives' or the 'contributions' of each term."""
+    operators = [operator for step in found.steps for operator in step]
+    squares = [getattr(operator, name).square().mean((0, 1)) for operator in operators]
+    return torch.stack(squares).mean(0).sqrt()
 
 
 def _largest(values: Sequence[float | None]) -> str:
@@ -414,17 +411,14 @@ def growth_chart(index: int, found: BlockDiagnosis) -> Chart:
     curves = []
     for growth in found.stability.growth:
         name = f"{growth.perturbation}, {'backwards' if growth.backward else 'forwards'}"
+        is_noise = growth.perturbation == "noise"
         shown = [(name, growth.constants, _PERTURBATIONS[growth.perturbation])]
-        if growth.perturbation == "noise":
-            shown.append((f"{name}, relative", growth.relative_constants, 3))
-        for label, ys, colour in shown:
-            dashed = growth.backward
-            main = growth.perturbation == "noise" and not growth.backward
-            curves.append(
-                Series(
-                    label=label, xs=growth.depths, ys=ys, colour=colour, dashed=dashed, main=main
-                )
-            )
+        shown += [(f"{name}, relative", growth.relative_constants, 3)] if is_noise else []
+        how = {"dashed": growth.backward, "main": is_noise and not growth.backward}
+        curves += [
+            Series(label=label, xs=growth.depths, ys=ys, colour=colour, **how)
+            for label, ys, colour in shown
+        ]
     return Chart(
         title=f"Growth of perturbations in block {index}",
         series=curves,

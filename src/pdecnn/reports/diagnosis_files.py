@@ -1,10 +1,6 @@
-"""What `pdecnn diagnose` and `pdecnn attack` leave behind: JSON, CSV, LaTeX and figures."""
+"""What `pdecnn diagnose` leaves behind: JSON, CSV, LaTeX and figures."""
 
-import csv
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from io import StringIO
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, isfinite, nan
 from pathlib import Path
 from textwrap import fill
@@ -14,45 +10,38 @@ import numpy as np
 import torch
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import (
-    FixedFormatter,
-    FixedLocator,
-    NullLocator,
-    PercentFormatter,
-)
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from pdecnn.diagnostics.coefficients import KINDS, term_kind
+from pdecnn.diagnostics.coefficients import KINDS, BlockCoefficients, term_kind
 from pdecnn.diagnostics.diagnosis import LATEX_THRESHOLD, BlockDiagnosis
 from pdecnn.diagnostics.json_values import derivative_name, kind_name
-from pdecnn.errors import ConfigError, system_errors_as
-from pdecnn.files import write_all
+from pdecnn.files import csv_bytes, json_bytes, write_all
 from pdecnn.pde.stencil import pde_terms, stencil_from_pde_coefficients
-from pdecnn.reports.charts import ATTACKS, channels_words
+from pdecnn.reports.charts import Chart
 from pdecnn.reports.diagnosis import (
     bounds_chart,
+    derivative_symbol,
     energy_chart,
     growth_chart,
     reversal_note,
+    rms_by_term,
     spectrum_chart,
 )
-from pdecnn.reports.run_figures import show_image
 from pdecnn.reports.style import (
     BLUE,
     GREY,
-    LIGHT_BLUE,
     LIGHT_GREY,
     ORANGE,
     SMALL,
     WIDTH,
-    journal_style,
     plot_chart,
     render,
-    short_name,
+    writing_figures,
 )
-from pdecnn.runs.diagnosis import AttackReport, Diagnosis
+from pdecnn.runs.diagnosis import Diagnosis
 
 _SPECTRA = ("block", "step", "of", "real", "imaginary")
 _COEFFICIENTS = (
@@ -71,9 +60,9 @@ _ERRORS = {
 def write_diagnosis(found: Diagnosis, folder: Path) -> list[Path]:
     """diagnosis.json, the spectra and coefficients as CSV, the PDE as LaTeX, and the figures."""
     contents = {
-        "diagnosis.json": _json(found.to_dict()),
-        "spectra.csv": _csv(_SPECTRA, _spectra(found.blocks)),
-        "coefficients.csv": _csv(_COEFFICIENTS, _coefficients(found.blocks)),
+        "diagnosis.json": json_bytes(found.to_dict()),
+        "spectra.csv": csv_bytes(_SPECTRA, _spectra(found.blocks)),
+        "coefficients.csv": csv_bytes(_COEFFICIENTS, _coefficients(found.blocks)),
         "pde.tex": _latex(found).encode(),
     }
     figures = {
@@ -84,7 +73,7 @@ def write_diagnosis(found: Diagnosis, folder: Path) -> list[Path]:
     }
     if all(block.reversibility for block in found.blocks):
         figures["reversibility"] = draw_reversibility
-    with _writable(folder), journal_style():
+    with writing_figures(folder):
         for name, draw in figures.items():
             figure = draw(found.blocks)
             figure.suptitle(f"{found.recipe}, {found.weights} weights")
@@ -92,26 +81,7 @@ def write_diagnosis(found: Diagnosis, folder: Path) -> list[Path]:
         return write_all(folder, contents)
 
 
-def write_attack(found: AttackReport, folder: Path) -> list[Path]:
-    """attack_linf.json or attack_l2.json, the curve of the accuracy, and attacked images."""
-    name = f"attack_{found.results[0].norm}"
-    contents = {f"{name}.json": _json(found.to_dict())}
-    with _writable(folder), journal_style():
-        contents |= render(name, draw_robustness(found))
-        if len(found.examples[0].labels):  # none where no clean image is right
-            contents |= render(f"{name}_images", draw_attacked(found))
-        return write_all(folder, contents)
-
-
-@contextmanager
-def _writable(folder: Path) -> Iterator[None]:
-    """Make the folder, and say in one line where it cannot be written."""
-    with system_errors_as(ConfigError, f"{folder}: cannot be written"):
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-
-
-def _spectra(blocks: Sequence[BlockDiagnosis]) -> Iterable[tuple[Any, ...]]:
+def _spectra(blocks: Sequence[BlockDiagnosis]) -> Iterator[tuple[Any, ...]]:
     """Every eigenvalue that was found."""
     for index, block in enumerate(blocks):
         for place, step in enumerate(block.stability.steps):
@@ -122,7 +92,7 @@ def _spectra(blocks: Sequence[BlockDiagnosis]) -> Iterable[tuple[Any, ...]]:
                     yield index, place, name, repr(value.real), repr(value.imag)
 
 
-def _coefficients(blocks: Sequence[BlockDiagnosis]) -> Iterable[tuple[Any, ...]]:
+def _coefficients(blocks: Sequence[BlockDiagnosis]) -> Iterator[tuple[Any, ...]]:
     """Every coefficient of every derivative, then the scale and the bias, as a source."""
     for index, block in enumerate(blocks):
         for step, operators in enumerate(block.coefficients.steps):
@@ -154,18 +124,6 @@ def _latex(found: Diagnosis) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
-    stream = StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return stream.getvalue().encode()
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
-
-
 def draw_stability(blocks: Sequence[BlockDiagnosis]) -> Figure:
     """A row for each block: eigenvalues of its system, and its step beside the bounds."""
     figure = Figure(figsize=(WIDTH, 0.5 + 2.3 * len(blocks)), layout="constrained")
@@ -195,21 +153,25 @@ def draw_stability(blocks: Sequence[BlockDiagnosis]) -> Figure:
 
 def draw_growth(blocks: Sequence[BlockDiagnosis]) -> Figure:
     """M against the depth, forwards and, for waves, backwards (eq. 6)."""
-    figure, panels = _panels(blocks)
-    for index, (axes, found) in enumerate(zip(panels, blocks, strict=True)):
-        plot_chart(axes, growth_chart(index, found))
-    _share_legend(figure, panels, ncols=3)
-    return figure
+    return _draw_curves(blocks, growth_chart)
 
 
 def draw_energy(blocks: Sequence[BlockDiagnosis]) -> Figure:
     """Each energy as a share of its start, the mean over the images (eq. 12)."""
-    figure, panels = _panels(blocks)
-    for index, (axes, found) in enumerate(zip(panels, blocks, strict=True)):
-        plot_chart(axes, energy_chart(index, found))
+    figure = _draw_curves(blocks, energy_chart)
+    for axes, found in zip(figure.axes, blocks, strict=True):
         if found.energy.raw is None:
             axes.set_title("no conserved energy is known", loc="right", fontsize=SMALL, color=GREY)
-    _share_legend(figure, panels, ncols=3)
+    return figure
+
+
+def _draw_curves(
+    blocks: Sequence[BlockDiagnosis], chart_of: Callable[[int, BlockDiagnosis], Chart]
+) -> Figure:
+    figure, panels = _panels(blocks)
+    for index, (axes, found) in enumerate(zip(panels, blocks, strict=True)):
+        plot_chart(axes, chart_of(index, found))
+    _share_legend(figure, panels)
     return figure
 
 
@@ -239,7 +201,7 @@ def draw_reversibility(blocks: Sequence[BlockDiagnosis]) -> Figure:
     positive = [error for error in errors if error > 0 and isfinite(error)]
     floor = min(positive, default=1.0) / 10**_ZERO_DECADES
     for axes, found in zip(panels, blocks, strict=True):
-        names = [str(entry.dtype).removeprefix("torch.") for entry in found.reversibility]
+        names = [entry.precision for entry in found.reversibility]
         for offset, (name, (label, colour, marker)) in zip(
             (-0.15, 0, 0.15), _ERRORS.items(), strict=True
         ):
@@ -257,7 +219,7 @@ def draw_reversibility(blocks: Sequence[BlockDiagnosis]) -> Figure:
         axes.set_xticks(range(len(names)), names)
         axes.set_xlim(-0.5, len(names) - 0.5)
         axes.set_ylabel("relative error")
-    _share_legend(figure, panels, ncols=3, note=fill(reversal_note(blocks), _LETTERS))
+    _share_legend(figure, panels, fill(reversal_note(blocks), _LETTERS))
     return figure
 
 
@@ -293,7 +255,7 @@ def _panels(blocks: Sequence[BlockDiagnosis]) -> tuple[Figure, list[Axes]]:
     return figure, panels[: len(blocks)]
 
 
-def _share_legend(figure: Figure, panels: Sequence[Axes], *, ncols: int, note: str = "") -> None:
+def _share_legend(figure: Figure, panels: Sequence[Axes], note: str = "") -> None:
     """One legend for all panels, each curve once, below a note."""
     handles: dict[str, Artist] = {}
     for axes in panels:
@@ -305,7 +267,7 @@ def _share_legend(figure: Figure, panels: Sequence[Axes], *, ncols: int, note: s
         handles=list(handles.values()),
         labels=list(handles),
         loc="outside lower center",
-        ncols=ncols,
+        ncols=3,
         title=note or None,
         title_fontsize=SMALL,
     )
@@ -341,12 +303,13 @@ def _draw_basis(panels: NDArray[np.object_], terms: Sequence[tuple[int, ...]]) -
     unit = torch.eye(len(terms), dtype=torch.float64)
     dimension = len(terms[0])
     stencils = stencil_from_pde_coefficients(unit, 1.0, dimension=dimension)
+    colours = LinearSegmentedColormap.from_list("pdecnn", [BLUE, "white", ORANGE])
     for axes, term, stencil in zip(panels, terms, stencils, strict=True):
         # b3 multiplies minus d_xx.
         picture = _flat((-1) ** term.count(2) * stencil)
         largest = float(np.nanmax(np.abs(picture)))
-        axes.imshow(picture, cmap=_diverging(), vmin=-largest, vmax=largest, interpolation="none")
-        axes.set_title(_derivative_text(term), fontsize=SMALL)
+        axes.imshow(picture, cmap=colours, vmin=-largest, vmax=largest, interpolation="none")
+        axes.set_title(derivative_symbol(term), fontsize=SMALL)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_visible(True)
@@ -356,17 +319,8 @@ def _draw_basis(panels: NDArray[np.object_], terms: Sequence[tuple[int, ...]]) -
 
 def _flat(stencil: torch.Tensor) -> NDArray[np.float64]:
     """A stencil as a picture: x to the right, y downwards, slices in z side by side."""
-    values = stencil.numpy()
-    if values.ndim == 1:
-        return np.asarray(values[None])
-    if values.ndim == 2:
-        return np.asarray(values)
-    return np.concatenate(list(values), axis=1)
-
-
-def _derivative_text(term: tuple[int, ...]) -> str:
-    name = derivative_name(term)
-    return "1" if name == "1" else f"∂{name}"
+    values = np.atleast_2d(stencil.numpy())
+    return values if values.ndim == 2 else np.concatenate(list(values), axis=1)
 
 
 def _draw_spectrum(
@@ -375,19 +329,17 @@ def _draw_spectrum(
     """The root mean square part of each term in the stencils of a block."""
     blues = np.linspace(0.85, 0.35, len(blocks))
     for index, found in enumerate(blocks):
-        operators = [operator for step in found.coefficients.steps for operator in step]
-        squares = torch.stack([op.contributions.square().mean((0, 1)) for op in operators])
-        sizes = squares.mean(0).sqrt().cpu().nan_to_num(nan=0.0, posinf=0.0).numpy()
+        sizes = rms_by_term(found.coefficients, "contributions").cpu()
         axes.plot(
             range(len(terms)),
-            sizes,
+            sizes.nan_to_num(nan=0.0, posinf=0.0).numpy(),
             marker=_MARKERS[index % len(_MARKERS)],
-            color=_shade(blues[index]),
+            color=tuple(1 - blues[index] * (1 - np.array(to_rgb(BLUE)))),
             label=f"block {index}",
         )
     axes.set_xticks(
         range(len(terms)),
-        [_derivative_text(term) for term in terms],
+        [derivative_symbol(term) for term in terms],
         rotation={3: 0, 9: 60}.get(len(terms), 90),
         fontsize=None if len(terms) <= _MOST_STENCILS else SMALL - 1,
     )
@@ -407,16 +359,12 @@ def _draw_shares(axes: Axes, blocks: Sequence[BlockDiagnosis]) -> None:
     every = -(-total // _MOST_BARS)
     position, ticks, labels = 0.0, [], []
     for index, found in enumerate(blocks):
-        chosen = range(0, len(found.coefficients.steps), every)
-        first = position
-        for step in chosen:
-            operators = found.coefficients.steps[step]
-            shares = {kind: sum(op.shares[kind] for op in operators) for kind in KINDS}
-            _draw_bar(axes, position, {k: v / len(operators) for k, v in shares.items()})
+        first, steps = position, found.coefficients.steps
+        for step in range(0, len(steps), every):
+            _draw_bar(axes, position, BlockCoefficients(steps=(steps[step],)).shares)
             position += 1
         ticks.append((first + position - 1) / 2)
-        number = len(found.coefficients.steps)
-        labels.append(f"block {index}\n{number} step{'' if number == 1 else 's'}")
+        labels.append(f"block {index}\n{len(steps)} step{'' if len(steps) == 1 else 's'}")
         position += 0.6
     position += 0.4
     _draw_bar(axes, position, blocks[0].coefficients.random_shares)
@@ -432,97 +380,3 @@ def _draw_bar(axes: Axes, position: float, shares: dict[str, float]) -> None:
         label = kind if position == 0 else None
         axes.bar(position, share, 0.85, bottom, color=_COLOURS[kind], label=label)
         bottom += share
-
-
-def _diverging() -> LinearSegmentedColormap:
-    return LinearSegmentedColormap.from_list("pdecnn", ["#004F8C", "white", "#E8850C"])
-
-
-def _shade(strength: float) -> tuple[float, float, float]:
-    base = np.array([0, 0x4F, 0x8C]) / 255
-    red, green, blue = 1 - strength * (1 - base)
-    return float(red), float(green), float(blue)
-
-
-_LOOKS = {
-    "fgsm": (LIGHT_BLUE, "o"),
-    "pgd": (BLUE, "s"),
-    "apgd_ce": (GREY, "^"),
-    "apgd_dlr": (LIGHT_GREY, "D"),
-    "worst": (ORANGE, "x"),
-}
-_AXES = {
-    "noise": "noise (deviation)",
-    "blur": "blur (grid points)",
-    "contrast": "contrast lost",
-}
-
-
-def draw_robustness(found: AttackReport) -> Figure:
-    """Accuracy against epsilon, and against noise, blur and the loss of contrast."""
-    figure = Figure(figsize=(WIDTH, 3.0), layout="constrained")
-    panels = figure.subplots(1, 4, sharey=True, width_ratios=(2, 1, 1, 1))
-    attacked = panels[0]
-    for attack in dict.fromkeys(result.attack for result in found.results):
-        colour, marker = _LOOKS[attack]
-        chosen = [result for result in found.results if result.attack == attack]
-        attacked.plot(
-            [0, *(result.epsilon for result in chosen)],
-            [found.clean_accuracy, *(result.accuracy for result in chosen)],
-            marker=marker,
-            color=colour,
-            label=ATTACKS[attack],
-        )
-    attacked.set_xlabel(f"epsilon ({found.results[0].norm})")
-    attacked.set_ylabel("accuracy")
-    attacked.set_title("under attack", loc="left")
-    attacked.legend(loc="best")
-    for axes, (name, label) in zip(panels[1:], _AXES.items(), strict=True):
-        _draw_corruption(axes, found, name, label)
-    for axes in panels:
-        axes.set_ylim(-0.02, 1.02)
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
-        axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
-        axes.set_axisbelow(True)
-    figure.suptitle(f"{found.recipe}, {found.num_images:,} test {found.subject}s")
-    return figure
-
-
-def draw_attacked(found: AttackReport) -> Figure:
-    """Images as they are, and below what the attacks made of them with each epsilon."""
-    examples = found.examples
-    clean, labels = examples[0].clean, examples[0].labels
-    rows = [("clean", clean, labels)]
-    rows += [(f"{pair.epsilon:g}", pair.attacked, pair.predicted) for pair in examples]
-    figure = Figure(figsize=(WIDTH, 0.6 + 1.05 * len(rows)), layout="constrained")
-    grid = figure.subplots(len(rows), len(labels), squeeze=False)
-    for panels, (name, images, classes) in zip(grid, rows, strict=True):
-        panels[0].set_ylabel(name)
-        for axes, image, label, truth in zip(
-            panels, images, classes.tolist(), labels.tolist(), strict=True
-        ):
-            is_image = found.subject == "image"
-            shown = (255 * image).round().byte() if is_image else image
-            show_image(axes, shown.numpy())
-            wrong = label != truth
-            text = short_name(found.class_names[label], 10) + (" ✗" if wrong else "")
-            axes.set_xlabel(text, color=ORANGE if wrong else "black", fontsize=SMALL, labelpad=2)
-    seen = channels_words(clean.shape[1:])
-    figure.suptitle(
-        f"{found.recipe}, epsilon ({examples[0].norm}): below each {found.subject} the class that "
-        f"is found{seen and f'; {seen}'}"
-    )
-    return figure
-
-
-def _draw_corruption(axes: Axes, found: AttackReport, name: str, label: str) -> None:
-    chosen = [result for result in found.corruptions if result.corruption == name]
-    amounts = [1 - r.amount if name == "contrast" else r.amount for r in chosen]
-    axes.plot(
-        [0, *amounts],
-        [found.clean_accuracy, *(result.accuracy for result in chosen)],
-        "-^",
-        color=GREY,
-    )
-    axes.set_xlabel(label)
-    axes.set_title(name, loc="left")

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_atomically
-from pdecnn.reports.attack import draw_attacks
-from pdecnn.reports.certificate import draw_certificates
 from pdecnn.reports.html import Markup, tag
 from pdecnn.reports.page_blocks import draw_diagnosis, draw_pde
 from pdecnn.reports.page_fields import (
@@ -23,6 +21,7 @@ from pdecnn.reports.page_fields import (
 from pdecnn.reports.page_results import draw_classes, draw_convergence, draw_images
 from pdecnn.reports.page_runs import PageRun, names_of, read_page_runs
 from pdecnn.reports.page_summary import Shown, draw_config, draw_summary
+from pdecnn.reports.robustness import draw_attacks, draw_certificates
 from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.runs import Run
 from pdecnn.version import __version__

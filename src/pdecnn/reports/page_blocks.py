@@ -3,24 +3,21 @@
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-import torch
-from rich.table import Table
-
-from pdecnn.diagnostics.coefficients import KINDS, OperatorCoefficients, term_kind
+from pdecnn.diagnostics.coefficients import BlockCoefficients, OperatorCoefficients, term_kind
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.jacobians import has_symmetric_layers
-from pdecnn.diagnostics.json_values import derivative_name
 from pdecnn.pde.facts import HEAT
 from pdecnn.reports.charts import overlaid
 from pdecnn.reports.diagnosis import (
-    SCREEN_NOTE,
     bounds_chart,
-    diagnosis_sections,
+    derivative_symbol,
+    diagnosis_tables,
     energy_chart,
     growth_chart,
     lipschitz_words,
     missing_notes,
     reversal_note,
+    rms_by_term,
     screen_table,
     spectrum_chart,
 )
@@ -37,6 +34,7 @@ from pdecnn.reports.html import (
 from pdecnn.reports.page_runs import PageRun
 from pdecnn.reports.page_summary import swatched
 from pdecnn.reports.svg import figure
+from pdecnn.reports.terminal import Table
 from pdecnn.runs.diagnosis import Diagnosis
 
 _VERDICT_SIGNS = {"guaranteed": "✓", "bounded": "✓", "measured": "≈", "unstable": "✗"}
@@ -44,41 +42,42 @@ _VERDICT_SIGNS = {"guaranteed": "✓", "bounded": "✓", "measured": "≈", "uns
 
 def draw_diagnosis(runs: Sequence[PageRun]) -> Markup:
     """A row a block; its curves, what the verdicts rest on and all numbers open below."""
-    parts: list[object] = [_without(runs)]
     found = [(run, run.diagnosis) for run in runs if run.diagnosis is not None]
     if not found:
-        return tag("div", parts)
+        return tag("div", _without(runs))
     (run, first), several = found[0], len(runs) > 1
-    parts.append(
-        tag(
-            "p",
-            f"Measured on {first.num_images} test {run.subject}s in float64, {run.weights} "
-            f"weights, as ",
-            tag("code", "pdecnn diagnose"),
-            " does.",
-        )
+    said = (
+        f"Measured on {first.num_images} test {run.subject}s in float64, {run.weights} weights, as "
     )
-    parts.append(_blocks_table(found, several=several))
-    parts.append(tag("p", SCREEN_NOTE, class_="note"))
+    parts: list[object] = [tag("p", said, tag("code", "pdecnn diagnose"), " does.")]
+    screens = [(run, screen_table(diagnosis.blocks)) for run, diagnosis in found]
+    rows = [
+        ((swatched(run),) if several else ()) + (block, _badge(verdict), *numbers)
+        for run, screen in screens
+        for block, verdict, *numbers in screen.rows
+    ]
+    screen = screens[0][1]
+    header = ["run", *screen.header] if several else screen.header
+    parts.append(table(header, rows, num_names=3 if several else 2, caption=screen.title))
+    parts.append(tag("p", screen.note, class_="note"))
     for run, diagnosis in found:
         name = tag("b", f"{run.name}: ") if several else None
         parts.append(tag("p", name, f"{lipschitz_words(diagnosis)}."))
         if diagnosis.notice is not None:
             parts.append(tag("p", name, f"{diagnosis.notice}.", class_="warning"))
-    return tag("div", parts, folded(_curves(found)), folded(_grounds(found, several=several)))
-
-
-def _curves(found: Sequence[tuple[PageRun, Diagnosis]]) -> Iterator[Markup]:
-    for index in range(max(len(diagnosis.blocks) for _, diagnosis in found)):
-        charts = tag("div", _figures(index, found), class_="charts")
-        yield details(f"Curves of block {index}", charts)
-
-
-def _grounds(found: Sequence[tuple[PageRun, Diagnosis]], *, several: bool) -> Iterator[Markup]:
-    for run, diagnosis in found:
-        of = f" of {run.name}" if several else ""
-        verdicts = [_verdict(index, block) for index, block in enumerate(diagnosis.blocks)]
-        yield details(f"Verdicts and numbers{of}", verdicts, _tables(diagnosis))
+    curves = [
+        details(f"Curves of block {index}", tag("div", _figures(index, found), class_="charts"))
+        for index in range(max(len(diagnosis.blocks) for _, diagnosis in found))
+    ]
+    grounds = [
+        details(
+            f"Verdicts and numbers of {run.name}" if several else "Verdicts and numbers",
+            [_verdict(index, block) for index, block in enumerate(diagnosis.blocks)],
+            [_part(one) for one in diagnosis_tables(diagnosis.blocks)],
+        )
+        for run, diagnosis in found
+    ]
+    return tag("div", _without(runs), parts, folded(curves), folded(grounds))
 
 
 def _without(runs: Sequence[PageRun]) -> list[Markup]:
@@ -90,44 +89,15 @@ def _without(runs: Sequence[PageRun]) -> list[Markup]:
     ]
 
 
-def _blocks_table(found: Sequence[tuple[PageRun, Diagnosis]], *, several: bool) -> Markup:
-    """The table that the terminal shows of a run, of all of them."""
-    rows, header = [], list[str]()
-    for run, diagnosis in found:
-        made = screen_table(diagnosis.blocks)
-        header = [str(column.header) for column in made.columns]
-        for cells in zip(*(list(map(str, column.cells)) for column in made.columns), strict=True):
-            block, verdict, *numbers = cells
-            named = (swatched(run), block) if several else (block,)
-            rows.append((*named, _badge(verdict), *numbers))
-    header = ["run", *header] if several else header
-    caption = "Stability of every block"
-    return table(header, rows, num_names=3 if several else 2, caption=caption)
-
-
 def _badge(verdict: str) -> Markup:
     sign = tag("span", _VERDICT_SIGNS[verdict], aria_hidden="true")
     return tag("span", sign, f" {verdict}", class_=f"badge {verdict}")
 
 
-def _tables(diagnosis: Diagnosis) -> list[Markup]:
-    return [
-        tag(
-            "div",
-            tag("h3", title),
-            rich_to_html(rows, title),
-            [tag("p", line, class_="note") for line in note.split("\n")],
-        )
-        for title, rows, note in diagnosis_sections(diagnosis.blocks)
-    ]
-
-
-def rich_to_html(found: Table, caption: str) -> Markup:
-    """A table of the terminal with the same words and numbers."""
-    header = [str(column.header) for column in found.columns]
-    num_names = sum(column.justify == "left" for column in found.columns)
-    rows = zip(*(list(map(str, column.cells)) for column in found.columns), strict=True)
-    return table(header, rows, num_names=num_names, caption=caption)
+def _part(one: Table) -> Markup:
+    notes = [tag("p", line, class_="note") for line in one.note.split("\n")]
+    inner = table(one.header, one.rows, num_names=one.num_names, caption=one.title)
+    return tag("div", tag("h3", one.title), inner, notes)
 
 
 def _verdict(index: int, found: BlockDiagnosis) -> Markup:
@@ -163,9 +133,8 @@ def reversal_words(found: BlockDiagnosis) -> str:
         return f"Reversibility: it cannot be run backwards; {why}."
     parts = []
     for errors in found.reversibility:
-        largest = max(errors.feature_gradient, errors.weight_gradient)
-        name = str(errors.dtype).removeprefix("torch.")
-        parts.append(f"{f'{largest:.1e}' if largest else '0'} in {name}")
+        error = f"{errors.gradient:.1e}" if errors.gradient else "0"
+        parts.append(f"{error} in {errors.precision}")
     said = (
         f"Reversibility: run backwards, the relative error of the gradient is {', '.join(parts)}."
     )
@@ -210,6 +179,10 @@ def draw_pde(runs: Sequence[PageRun]) -> Markup:
     if not found:
         return tag("div", _without(runs))
     several = len(runs) > 1
+    kinds = [
+        tag("li", tag("span", class_=f"swatch k{k}", aria_hidden="true"), f"{kind}: {meaning}")
+        for k, (kind, meaning) in enumerate(_MEANINGS.items())
+    ]
     note = tag(
         "p",
         "Each K is a differential operator, a sum of these kinds of terms between all channels. "
@@ -230,7 +203,7 @@ def draw_pde(runs: Sequence[PageRun]) -> Markup:
         "div",
         [_equations(run, diagnosis, several=several) for run, diagnosis in found],
         note,
-        _kinds(),
+        tag("ul", kinds, class_="legend"),
         tag("ul", rows, class_="shares"),
         folded(
             details(
@@ -246,15 +219,6 @@ def draw_pde(runs: Sequence[PageRun]) -> Markup:
             class_="note",
         ),
     )
-
-
-def _kinds() -> Markup:
-    """What the colours of the shares mean."""
-    items = [
-        tag("li", tag("span", class_=f"swatch k{k}", aria_hidden="true"), f"{kind}: {meaning}")
-        for k, (kind, meaning) in enumerate(_MEANINGS.items())
-    ]
-    return tag("ul", items, class_="legend")
 
 
 def _equations(run: PageRun, diagnosis: Diagnosis, *, several: bool) -> Markup:
@@ -298,7 +262,12 @@ def _coefficients(index: int, found: BlockDiagnosis) -> Markup:
     """The shares of each step while they are few, and the largest terms."""
     steps = found.coefficients.steps
     bars = [
-        _share_bar(None, f"step {k}", _mean_shares(operators), found.coefficients.random_shares)
+        _share_bar(
+            None,
+            f"step {k}",
+            BlockCoefficients(steps=(operators,)).shares,
+            found.coefficients.random_shares,
+        )
         for k, operators in enumerate(steps)
         if 1 < len(steps) <= _MOST_STEPS
     ]
@@ -312,34 +281,24 @@ def _coefficients(index: int, found: BlockDiagnosis) -> Markup:
     )
 
 
-def _mean_shares(operators: Sequence[OperatorCoefficients]) -> dict[str, float]:
-    return {kind: sum(one.shares[kind] for one in operators) / len(operators) for kind in KINDS}
-
-
 def _terms(index: int, found: BlockDiagnosis) -> Markup:
     """The root mean square of each coefficient, and of its part in the stencils."""
-    operators = [operator for step in found.coefficients.steps for operator in step]
-    coefficients = _rms([operator.derivatives for operator in operators])
-    parts = _rms([operator.contributions for operator in operators])
+    sizes = (rms_by_term(found.coefficients, name) for name in ("derivatives", "contributions"))
     rows = [
-        (_symbol(term), term_kind(term), f"{coefficient:.3g}", f"{part:.3g}")
-        for term, coefficient, part in zip(operators[0].terms, coefficients, parts, strict=True)
+        (derivative_symbol(term), term_kind(term), f"{coefficient:.3g}", f"{part:.3g}")
+        for term, coefficient, part in zip(
+            found.coefficients.steps[0][0].terms, *(size.tolist() for size in sizes), strict=True
+        )
     ]
     header = ("term", "kind", "rms coefficient", "rms part of the stencils")
     caption = f"Terms of the operators of block {index}"
     return table(header, rows, num_names=2, caption=caption)
 
 
-def _rms(values: Sequence[torch.Tensor]) -> list[float]:
-    squares = torch.stack([value.square().mean((0, 1)) for value in values])
-    found: list[float] = squares.mean(0).sqrt().tolist()
-    return found
-
-
 def _strongest(index: int, found: BlockDiagnosis) -> Markup:
     """The largest parts of the stencils of the first step."""
     rows = [
-        (name, f"{source} → {output}", f"{value:+.3g} {_symbol(term)}", f"{size:.3g}")
+        (name, f"{source} → {output}", f"{value:+.3g} {derivative_symbol(term)}", f"{size:.3g}")
         for size, name, output, source, value, term in sorted(
             _entries(found.coefficients.steps[0]), reverse=True
         )[:_NUM_STRONGEST]
@@ -366,8 +325,3 @@ def _entries(
             value = float(operator.derivatives[output, source, term])
             size = float(sizes[output, source, term])
             yield size, name, output + 1, source + 1, value, operator.terms[term]
-
-
-def _symbol(term: tuple[int, ...]) -> str:
-    name = derivative_name(term)
-    return "1" if name == "1" else f"∂{name}"

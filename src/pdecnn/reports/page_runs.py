@@ -10,9 +10,8 @@ from typing import Any
 from pdecnn.data.registry import OWN, needs_folder
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.learning.metrics import best_epoch
-from pdecnn.reports.attack import RecordedAttack, read_attacks
-from pdecnn.reports.certificate import read_certificate
 from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
+from pdecnn.reports.robustness import RecordedAttack, read_attacks, read_certificate
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
 from pdecnn.runs.evaluation import Examination, examine

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from math import ceil, isfinite, log10, nan
+from pathlib import Path
 from typing import Any
 
 import matplotlib.style
@@ -15,6 +16,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.reports.charts import Chart, Series, percent_range
 
 # A dark blue and a light orange: told apart by every kind of eye, and in grey by their lightness.
@@ -53,6 +55,14 @@ _SETTINGS: dict[str, Any] = {
 def journal_style() -> Iterator[None]:
     """Draw inside with our settings, whatever the user's are, and leave theirs as they were."""
     with matplotlib.style.context(["default", _SETTINGS]):
+        yield
+
+
+@contextmanager
+def writing_figures(folder: Path) -> Iterator[None]:
+    """The same, into a folder that is made; a line where it cannot be written."""
+    with system_errors_as(ConfigError, f"{folder}: cannot be written"), journal_style():
+        folder.mkdir(parents=True, exist_ok=True)
         yield
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import fill, indent
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import (
@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
+from rich.table import Table as RichTable
 
 from pdecnn.data.registry import PUBLISHED, needs_folder
 from pdecnn.learning.metrics import EpochReport
@@ -32,15 +32,10 @@ from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.facts import declared
 from pdecnn.pde.integrators import resolve_integrator
 from pdecnn.pde.layers import resolve_layer
-from pdecnn.reports.charts import ATTACKS
-from pdecnn.runs.config import RunConfig
 from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.recipes import list_recipes, recipe
 from pdecnn.runs.runs import Run
 from pdecnn.runs.training import Listener
-
-if TYPE_CHECKING:  # whoever trains needs no diagnosis
-    from pdecnn.runs.diagnosis import AttackReport
 
 
 def make_console() -> Console:
@@ -49,12 +44,25 @@ def make_console() -> Console:
     return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
-def number_table(*header: str, num_names: int = 1) -> Table:
+class Table(NamedTuple):
+    """A table and what must be known to read it."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    num_names: int = 1
+    """The columns on the left that are names; the others are numbers."""
+
+
+def terminal_table(table: Table) -> RichTable:
     """A table without lines: names on the left, then numbers on the right of their columns."""
-    table = Table(box=None, pad_edge=False)
-    for k, name in enumerate(header):
-        table.add_column(name, justify="left" if k < num_names else "right")
-    return table
+    shown = RichTable(box=None, pad_edge=False)
+    for k, name in enumerate(table.header):
+        shown.add_column(name, justify="left" if k < table.num_names else "right")
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
 
 
 def print_files(console: Console, files: Sequence[Path]) -> None:
@@ -86,13 +94,13 @@ class ConsoleListener(Listener):
     def begin(self, folder: Path, trainer: Trainer) -> None:
         """Say what is trained on what, and start the bar on a terminal."""
         self.trainer = trainer
-        device = trainer.sums.device
         self.samples = f"{trainer.network.subject}s"
+        ranks = f" with {trainer.ranks.size} ranks" if trainer.ranks.size > 1 else ""
         held_out = "no" if trainer.validation is None else f"{len(trainer.validation):,}"
         self.console.print(
             f"{folder}: {trainer.network.num_weights:,} weights, {len(trainer.train):,} training "
             f"and {held_out} validation {self.samples}, {trainer.config.epochs} epochs "
-            f"on {device}{_ranks(trainer)}, seed {trainer.seed}"
+            f"on {trainer.sums.device}{ranks}, seed {trainer.seed}"
         )
         self.begin_time, self.begin_step = monotonic(), trainer.progress.step
         if self.console.is_interactive:
@@ -114,7 +122,7 @@ class ConsoleListener(Listener):
                 "train",
                 total=trainer.steps_per_epoch * trainer.config.epochs,
                 completed=trainer.progress.step,
-                epoch=self._counted(trainer.progress.epoch + 1),
+                epoch=_counted(trainer, trainer.progress.epoch + 1),
                 loss="-",
                 accuracy="-",
                 validation="-",
@@ -133,7 +141,7 @@ class ConsoleListener(Listener):
         self.bar.update(
             self.bar.task_ids[0],
             completed=progress.step,
-            epoch=self._counted(progress.epoch + 1),
+            epoch=_counted(self.trainer, progress.epoch + 1),
             loss=f"{sums[1] / count:.3f}",
             accuracy=self.trainer.task.format(sums[4] / count),
             speed=f"{images / (now - self.begin_time):,.0f}",
@@ -155,18 +163,12 @@ class ConsoleListener(Listener):
         accuracy = report.validation_accuracy
         remaining = (self.trainer.config.epochs - report.epoch) * timing["seconds"]
         self.console.print(
-            f"epoch {self._counted(report.epoch)}  loss {report.data_loss:.4f}  {task.score} "
-            f"{task.format(report.accuracy)}  "
+            f"epoch {_counted(self.trainer, report.epoch)}  loss {report.data_loss:.4f}  "
+            f"{task.score} {task.format(report.accuracy)}  "
             + ("" if accuracy is None else f"validation {task.format(accuracy)}  ")
             + f"{timing['images_per_second']:,.0f} {self.samples}/s  {remaining:,.0f} s left"
             + (f"  {skipped} steps skipped" if skipped else "")
         )
-
-    def _counted(self, epoch: int) -> str:
-        """'6/20'."""
-        assert self.trainer is not None
-        total = str(self.trainer.config.epochs)
-        return f"{epoch:>{len(total)}}/{total}"
 
     def note(self, text: str) -> None:
         """Print the line."""
@@ -190,7 +192,7 @@ class ConsoleListener(Listener):
         best = summary[f"best_validation_{task.score}"]
         self.console.print(
             f"test {task.score} {task.format(test[task.score], 2)} (loss {loss}, "
-            f"{test['num_images']:,} {samples_of(run.config)}) with the weights of epoch "
+            f"{test['num_images']:,} {run.config.subject}s) with the weights of epoch "
             f"{summary['best_epoch']}, "
             + (
                 "the last: no validation, no selection"
@@ -213,6 +215,12 @@ _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 _MOST_BARS = 30
 
 
+def _counted(trainer: Trainer, epoch: int) -> str:
+    """'6/20'."""
+    total = str(trainer.config.epochs)
+    return f"{epoch:>{len(total)}}/{total}"
+
+
 def _history(epochs: Sequence[dict[str, Any]], console: Console, task: AbstractTask) -> str:
     """A line of bars, from the lowest to the highest score, with both ends in numbers."""
     validated = f"validation_{task.score}"
@@ -229,26 +237,18 @@ def _history(epochs: Sequence[dict[str, Any]], console: Console, task: AbstractT
     return f"{name} {first} {bars} {last}, {len(values)} epochs"
 
 
-def samples_of(config: RunConfig) -> str:
-    """What a run is about: signals, sounds, images or volumes."""
-    return f"{config.subject}s"
-
-
-def _ranks(trainer: Trainer) -> str:
-    return f" with {trainer.ranks.size} ranks" if trainer.ranks.size > 1 else ""
-
-
 def print_recipes() -> None:
     """All recipes by their data, what needs no data of one's own first, with their equations."""
     by_data: dict[str, list[str]] = {}
     for name in list_recipes():
         by_data.setdefault(recipe(name).data.name, []).append(name)
-    table = Table("recipe", "equation", "epochs", "levels", box=None, pad_edge=False)
+    table = RichTable("recipe", "equation", "epochs", "levels", box=None, pad_edge=False)
     table.columns[0].no_wrap = True
     table.columns[2].justify = "right"
     for data in sorted(by_data, key=lambda one: (needs_folder(one), one in PUBLISHED, one)):
+        source = "to download" if data in PUBLISHED else "your own"
         table.add_row()
-        table.add_row(f"{data}: {_source(data)}", style="bold")
+        table.add_row(f"{data}: {source if needs_folder(data) else 'built in'}", style="bold")
         for name in by_data[data]:
             config = recipe(name)
             training = config.training
@@ -267,12 +267,6 @@ def print_recipes() -> None:
         "`pdecnn data download NAME` fetches published ones. Settings: `pdecnn settings RECIPE`.",
         style="dim",
     )
-
-
-def _source(data: str) -> str:
-    if not needs_folder(data):
-        return "built in"
-    return "to download" if data in PUBLISHED else "your own"
 
 
 def _equation_words(config: NetworkConfig) -> str:
@@ -316,8 +310,7 @@ _REMARKABLE_LOSS = 0.05
 def print_level(run: Run, figures: dict[str, Any] | None) -> None:
     """Where a coarsened or refined run is and, if measured, how it compares."""
     network, pooling = run.config.network, run.config.data.pooling
-    console = make_console()
-    samples = samples_of(run.config)
+    console, samples = make_console(), f"{run.config.subject}s"
     averaged = f", {samples} averaged by {pooling}" if pooling > 1 else ""
     console.print(
         f"{run.folder}: {network.num_steps} steps of {network.step_size} a block, mesh size "
@@ -328,16 +321,18 @@ def print_level(run: Run, figures: dict[str, Any] | None) -> None:
     if figures is None:
         console.print("How accurate it is was not measured: --evaluate does.")
         return
-    table = number_table("", "test accuracy", "loss", f"{samples}/s", "weights")
-    for name, row in (("original", figures["original"]), ("new", figures)):
-        table.add_row(
+    rows = [
+        (
             name,
             f"{row['accuracy']:.2%}",
             "not finite" if row["loss"] is None else f"{row['loss']:.3f}",
             f"{row['images_per_second']:,.0f}",
             f"{row['num_weights']:,}",
         )
-    console.print(table)
+        for name, row in (("original", figures["original"]), ("new", figures))
+    ]
+    header = ("", "test accuracy", "loss", f"{samples}/s", "weights")
+    console.print(terminal_table(Table("", header, rows)))
     lost = figures["original"]["accuracy"] - figures["accuracy"]
     if lost > _REMARKABLE_LOSS:
         console.print(
@@ -349,34 +344,31 @@ def print_level(run: Run, figures: dict[str, Any] | None) -> None:
 
 def print_export(exported: dict[str, Any]) -> None:
     """What an exported file takes and gives, and how near to torch it is."""
-    axes = list(map(str, exported["input_axes"][2:]))
+    inputs, outputs = (list(map(str, exported[f"{end}_axes"])) for end in ("input", "output"))
+    axes = inputs[2:]
     cell = exported["multiple_of"]
     multiples = "" if cell == 1 else f" and a multiple of {cell}"
     size = exported["resized_to"]
     resized = "" if size is None else f"; resized to {' x '.join(map(str, size))}"
     print(f"{exported['file']}: written and compared with torch")
     print(
-        f"  takes   {exported['pixels']} pixels ({_joined(exported['input_axes'])}); "
+        f"  takes   {exported['pixels']} pixels ({', '.join(inputs)}); "
         f"{' and '.join(axes)} at least {exported['smallest_size']}{multiples}{resized}"
     )
     gives = "scores" if exported["class_names"] else "features"
-    if len(exported["output_axes"]) > _NUM_AXES_OF_SCORES:
+    if len(outputs) > _NUM_AXES_OF_SCORES:
         gives = "scores of each pixel" if exported["class_names"] else f"{SUBJECTS[len(axes)]}s"
-    print(f"  gives   {gives} ({_joined(exported['output_axes'])})")
+    print(f"  gives   {gives} ({', '.join(outputs)})")
     print(
         f"  differs by at most {exported['largest_relative_difference']:.1e} of the largest score "
         f"on {len(exported['compared_shapes'])} batches of random {SUBJECTS[len(axes)]}s"
     )
 
 
-def _joined(axes: list[int | str]) -> str:
-    return ", ".join(map(str, axes))
-
-
 def print_models(counts: dict[str, int]) -> None:
     """A table of all networks, and which of them come trained."""
     trained = list_models(pretrained=True)
-    table = Table("model", "weights", "pretrained", box=None, pad_edge=False)
+    table = RichTable("model", "weights", "pretrained", box=None, pad_edge=False)
     table.columns[1].justify = "right"
     for name, count in counts.items():
         is_trained = name in trained
@@ -392,9 +384,9 @@ def print_models(counts: dict[str, int]) -> None:
 
 def print_published() -> None:
     """A table of the data sets that can be fetched."""
-    table = Table("name", "title", "images", "classes", "MB", "archive", box=None, pad_edge=False)
-    for name, (first, *_) in PUBLISHED.items():
-        table.add_row(
+    header = ("name", "title", "images", "classes", "MB", "archive")
+    rows = [
+        (
             name,
             first.title,
             f"{first.num_train:,} + {first.num_test:,}",
@@ -402,7 +394,9 @@ def print_published() -> None:
             f"{first.num_bytes / 1e6:,.0f}",
             first.archive,
         )
-    make_console().print(table)
+        for name, (first, *_) in PUBLISHED.items()
+    ]
+    make_console().print(terminal_table(Table("", header, rows, num_names=len(header))))
 
 
 @contextmanager
@@ -421,49 +415,3 @@ def download_bar(name: str) -> Iterator[Callable[[int, int], None]]:
     with bar:
         task = bar.add_task(name, total=PUBLISHED[name][0].num_bytes if name in PUBLISHED else None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-_NORMS = {"linf": "each number by at most epsilon", "l2": "all numbers by at most epsilon (L2)"}
-
-
-def print_attack(
-    found: "AttackReport", files: Sequence[Path], console: Console | None = None
-) -> None:
-    """The tables of accuracies, and where the files are."""
-    console = console or make_console()
-    console.print(
-        f"{found.run}: {found.recipe}, {found.weights} weights, {found.clean_accuracy:.2%} of "
-        f"{found.num_images:,} test {found.subject}s right",
-        soft_wrap=True,
-    )
-    norm = found.results[0].norm
-    console.print(f"\nUnder attack, {norm}: changing {_NORMS[norm]}", style="bold")
-    console.print(_attack_table(found))
-    if found.notice is not None:
-        console.print(found.notice)
-    console.print(
-        f"{found.units} PGD and APGD: {found.restarts} x {found.num_steps} steps, seed "
-        f"{found.seed}. One counts if it is right as it is, and so is everything that an attack "
-        f"tries; for 'worst', that all attacks try.",
-        style="dim",
-    )
-    console.print(f"\nOn {found.subject}s made worse", style="bold")
-    table = number_table("corruption", "amount", "accuracy")
-    for result in found.corruptions:
-        table.add_row(result.corruption, f"{result.amount:g}", f"{result.accuracy:.2%}")
-    console.print(table)
-    console.print(
-        "noise: deviation in the numbers; blur: deviation in grid points; contrast: what is left.",
-        style="dim",
-    )
-    print_files(console, files)
-
-
-def _attack_table(found: "AttackReport") -> Table:
-    attacks = list(dict.fromkeys(result.attack for result in found.results))
-    table = number_table("epsilon", *(ATTACKS[attack] for attack in attacks))
-    accuracies = {(result.epsilon, result.attack): result.accuracy for result in found.results}
-    for epsilon in dict.fromkeys(result.epsilon for result in found.results):
-        shown = [f"{accuracies[epsilon, attack]:.2%}" for attack in attacks]
-        table.add_row(f"{epsilon:g}", *shown)
-    return table

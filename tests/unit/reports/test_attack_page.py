@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pdecnn.reports.attack import draw_attacks, read_attacks
+from pdecnn.reports.robustness import draw_attacks, read_attacks
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
 VALUES = {

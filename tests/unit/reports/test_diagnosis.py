@@ -28,19 +28,17 @@ from pdecnn.diagnostics.corruptions import AMOUNTS
 from pdecnn.errors import ConfigError
 from pdecnn.reports.diagnosis import print_diagnosis
 from pdecnn.reports.diagnosis_files import (
-    draw_attacked,
     draw_energy,
     draw_growth,
     draw_pde,
     draw_reversibility,
-    draw_robustness,
     draw_stability,
-    write_attack,
     write_diagnosis,
 )
 from pdecnn.reports.page_blocks import reversal_words
+from pdecnn.reports.robustness import print_attack
+from pdecnn.reports.robustness_files import draw_attacked, draw_robustness, write_attack
 from pdecnn.reports.style import journal_style
-from pdecnn.reports.terminal import print_attack
 from pdecnn.runs.diagnosis import AttackReport, Diagnosis
 from tests.unit.learning.trainings import make_network
 

@@ -17,7 +17,7 @@ from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError
 from pdecnn.learning.metrics import summarize
 from pdecnn.reports import page as page_module
 from pdecnn.reports import page_runs as page_runs_module
-from pdecnn.reports.diagnosis import diagnosis_sections
+from pdecnn.reports.diagnosis import diagnosis_tables
 from pdecnn.reports.html import equation_to_html, equations_of
 from pdecnn.reports.page import check_output, make_page, write_page
 from pdecnn.reports.page_runs import read_page_runs
@@ -128,10 +128,10 @@ def test_the_diagnosis_is_that_of_the_command(page, waves):
         assert f"Block {index} " in page.text
         assert f" {verdict.name} " in page.text
         assert verdict.reason in page.text
-    for title, table, _ in diagnosis_sections(result.blocks):
-        ((header, *rows),) = page.tables[title]
-        assert header == [column.header for column in table.columns]
-        assert rows == [list(row) for row in zip(*(c.cells for c in table.columns), strict=True)]
+    for table in diagnosis_tables(result.blocks):
+        ((header, *rows),) = page.tables[table.title]
+        assert header == list(table.header)
+        assert rows == list(map(list, table.rows))
 
 
 def test_curves_say_what_they_are_of(page):
