@@ -5,6 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 _LARGEST = 1e300  # beyond it an axis overflows
 _MOST_RATE_LINES = 6
 _LOG_FROM_RATIO = 10.0
@@ -135,6 +138,15 @@ def overlaid(charts: Sequence[tuple[str, int, Chart]]) -> Chart:
         for k, curve in enumerate(one for one in chart.series if one.main)
     ]
     return replace(first, series=series)
+
+
+def commonest_errors(counts: NDArray[np.int64], most: int) -> list[tuple[int, int, int]]:
+    """Of a confusion matrix how often, the true class and the predicted one."""
+    errors = counts - np.diag(np.diag(counts))
+    # A stable sort: equal counts stand in the order of the classes, on every machine.
+    order = np.argsort(-errors, axis=None, kind="stable")[:most]
+    pairs = (divmod(int(place), len(counts)) for place in order)
+    return [(int(errors[pair]), *pair) for pair in pairs if errors[pair]]
 
 
 def convergence_charts(

@@ -12,15 +12,14 @@ from pdecnn.files import write_atomically
 from pdecnn.reports.html import Markup, tag
 from pdecnn.reports.page_blocks import draw_diagnosis, draw_pde
 from pdecnn.reports.page_fields import (
-    FieldRun,
     draw_field_convergence,
     draw_field_images,
     draw_field_summary,
     read_field_runs,
 )
 from pdecnn.reports.page_results import draw_classes, draw_convergence, draw_images
-from pdecnn.reports.page_runs import PageRun, names_of, read_page_runs
-from pdecnn.reports.page_summary import Shown, draw_config, draw_summary
+from pdecnn.reports.page_runs import PageRun, ShownRun, names_of, read_page_runs
+from pdecnn.reports.page_summary import draw_config, draw_summary
 from pdecnn.reports.robustness import draw_attacks, draw_certificates
 from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.runs import Run
@@ -66,10 +65,16 @@ def report(
                 "and --weights, or use `pdecnn evaluate`"
             )
         fields = read_field_runs(opened, names_of(opened))
-        _write(make_document(fields, _field_parts(fields, num_images)), output)
+        parts: list[Part] = [
+            ("summary", "Summary", lambda: draw_field_summary(fields)),
+            ("convergence", "Convergence", lambda: draw_field_convergence(fields)),
+            ("images", "Test images", lambda: draw_field_images(fields, num_images)),
+            ("configuration", "Configuration", lambda: draw_config(fields)),
+        ]
+        _write(_make_document(fields, parts), output)
         return output
     found = read_page_runs(
-        [Path(run) for run in runs],
+        [run.folder for run in opened],
         data=[Path(place) for place in data],
         weights=weights,
         device=device,
@@ -103,16 +108,33 @@ def _write(page: str, path: Path) -> None:
         write_atomically(path, page.encode(errors="replace"))
 
 
+Part = tuple[str, str, Callable[[], Markup]]
+"""Anchor, title and content of a part."""
+
+
 def make_page(runs: Sequence[PageRun]) -> str:
     """The whole document of runs with classes."""
-    return make_document(runs, _parts(runs))
+    (subject, *others) = dict.fromkeys(run.subject for run in runs)
+    samples = "samples" if others else f"{subject}s"
+    recorded = [(run.name, run.place, run.attacks) for run in runs]
+    certified = [(run.name, run.place, run.certificate) for run in runs]
+    attacks = ("attacks", "Attacks", lambda: draw_attacks(recorded, subject))
+    certificate = ("certificate", "Certificate", lambda: draw_certificates(certified))
+    parts: list[Part] = [
+        ("summary", "Summary", lambda: draw_summary(runs)),
+        ("convergence", "Convergence", lambda: draw_convergence(runs)),
+        ("images", f"Test {samples}", lambda: draw_images(runs)),
+        ("classes", "Classes", lambda: draw_classes(runs)),
+        *([attacks] if any(run.attacks for run in runs) else ()),
+        *([certificate] if any(run.certificate is not None for run in runs) else ()),
+        ("diagnostics", "Diagnostics", lambda: draw_diagnosis(runs)),
+        ("pde", "Learned PDE", lambda: draw_pde(runs)),
+        ("configuration", "Configuration", lambda: draw_config(runs)),
+    ]
+    return _make_document(runs, parts)
 
 
-Part = tuple[str, str, Callable[[], Markup]]
-
-
-def make_document(runs: Sequence[Shown], parts: Sequence[Part]) -> str:
-    """The whole document."""
+def _make_document(runs: Sequence[ShownRun], parts: Sequence[Part]) -> str:
     style, script = (_read(name) for name in ("page.css", "page.js"))
     title = "Report: " + ", ".join(run.name for run in runs)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -131,11 +153,21 @@ def make_document(runs: Sequence[Shown], parts: Sequence[Part]) -> str:
         Markup(f'<link rel="icon" href="{_ICON}">'),
         tag("style", Markup(style)),
     )
+    sections = [
+        tag(
+            "section",
+            tag("h2", title, id=f"{key}-title"),
+            draw(),
+            id=key,
+            aria_labelledby=f"{key}-title",
+        )
+        for key, title, draw in parts
+    ]
     body = tag(
         "body",
         tag("a", "Skip to the results", href="#content", class_="skip"),
         _header(runs, parts),
-        tag("main", _sections(parts), id="content", tabindex="-1"),
+        tag("main", sections, id="content", tabindex="-1"),
         tag(
             "footer",
             tag("p", f"Made by pdecnn {__version__} from the run directories."),
@@ -146,7 +178,7 @@ def make_document(runs: Sequence[Shown], parts: Sequence[Part]) -> str:
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _header(runs: Sequence[Shown], parts: Sequence[Part]) -> Markup:
+def _header(runs: Sequence[ShownRun], parts: Sequence[Part]) -> Markup:
     themes = [
         tag(
             "label",
@@ -163,49 +195,6 @@ def _header(runs: Sequence[Shown], parts: Sequence[Part]) -> Markup:
         tag("div", tag("h1", several, ", ".join(run.name for run in runs)), switch, class_="top"),
         tag("nav", tag("ul", links), aria_label="Parts of the report"),
     )
-
-
-def _parts(runs: Sequence[PageRun]) -> list[Part]:
-    """Anchor, title and content of every part."""
-    (subject, *others) = dict.fromkeys(run.subject for run in runs)
-    samples = "samples" if others else f"{subject}s"
-    recorded = [(run.name, run.place, run.attacks) for run in runs]
-    certified = [(run.name, run.place, run.certificate) for run in runs]
-    attacks = ("attacks", "Attacks", lambda: draw_attacks(recorded, subject))
-    certificate = ("certificate", "Certificate", lambda: draw_certificates(certified))
-    return [
-        ("summary", "Summary", lambda: draw_summary(runs)),
-        ("convergence", "Convergence", lambda: draw_convergence(runs)),
-        ("images", f"Test {samples}", lambda: draw_images(runs)),
-        ("classes", "Classes", lambda: draw_classes(runs)),
-        *([attacks] if any(run.attacks for run in runs) else ()),
-        *([certificate] if any(run.certificate is not None for run in runs) else ()),
-        ("diagnostics", "Diagnostics", lambda: draw_diagnosis(runs)),
-        ("pde", "Learned PDE", lambda: draw_pde(runs)),
-        ("configuration", "Configuration", lambda: draw_config(runs)),
-    ]
-
-
-def _field_parts(runs: Sequence[FieldRun], num_images: int) -> list[Part]:
-    return [
-        ("summary", "Summary", lambda: draw_field_summary(runs)),
-        ("convergence", "Convergence", lambda: draw_field_convergence(runs)),
-        ("images", "Test images", lambda: draw_field_images(runs, num_images)),
-        ("configuration", "Configuration", lambda: draw_config(runs)),
-    ]
-
-
-def _sections(parts: Sequence[Part]) -> list[Markup]:
-    return [
-        tag(
-            "section",
-            tag("h2", title, id=f"{key}-title"),
-            draw(),
-            id=key,
-            aria_labelledby=f"{key}-title",
-        )
-        for key, title, draw in parts
-    ]
 
 
 def _read(name: str) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,37 +10,28 @@ import torch
 from numpy.typing import NDArray
 
 from pdecnn.data.image_file import seen_pixels
-from pdecnn.files import read_bytes
 from pdecnn.learning.image_quality import psnr
 from pdecnn.learning.tasks import AbstractTask
 from pdecnn.reports.charts import convergence_charts
 from pdecnn.reports.html import Markup, data_uri, draw_sample, tag
+from pdecnn.reports.page_runs import ShownRun
 from pdecnn.reports.page_summary import draw_facts, duration, network_words, swatched
-from pdecnn.reports.recorded import entry, fullest_slice, named, read_answers, read_seconds
+from pdecnn.reports.recorded import entry, fullest_slice, named, read_answers
+from pdecnn.reports.robustness import read_png
 from pdecnn.reports.svg import draw_chart, legend
-from pdecnn.runs.config import RunConfig
 from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.previews import previews_in
 from pdecnn.runs.runs import FIGURES, METRICS, SUMMARY, Run
 
-_PNG, _MOST_BYTES = b"\x89PNG\r\n\x1a\n", 4 * 2**20
 _AXES_OF_PICTURES = 3
 _SHARES = {"dice": "mean Dice of", "median_dice": "median Dice of", "iou": "IoU of"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class FieldRun:
+class FieldRun(ShownRun):
     """A run as the page shows it: nothing is measured anew."""
 
-    name: str
-    place: int
-    folder: Path
-    config: RunConfig
     task: AbstractTask
-    metrics: list[dict[str, Any]]
-    summary: dict[str, Any] | None
-    """None: not finished."""
-    seconds: float | None
     answers: dict[str, NDArray[Any]] | None
     """The columns of the task, (n, channels, height, width), of volumes with an axis of slices."""
     previews: dict[int, bytes]
@@ -77,31 +67,24 @@ def read_field_runs(runs: Sequence[Run], names: Sequence[str]) -> list[FieldRun]
             summary = run.summary
             if summary is not None:
                 _check_summary(summary, task)
+        previews = {
+            epoch: picture
+            for epoch, path in previews_in(run.folder / FIGURES).items()
+            if (picture := read_png(path)) is not None
+        }
+        answers = None if summary is None else read_answers(run, task.columns)
         found.append(
             FieldRun(
                 name=name,
                 place=place,
-                folder=run.folder,
-                config=run.config,
+                run=run,
                 task=task,
                 metrics=metrics,
                 summary=summary,
-                seconds=read_seconds(run, len(metrics)),
-                answers=None if summary is None else read_answers(run, task.columns),
-                previews=_read_previews(run),
+                answers=answers,
+                previews=previews,
             )
         )
-    return found
-
-
-def _read_previews(run: Run) -> dict[int, bytes]:
-    """Those that are pictures of no more than a few megabytes."""
-    found = {}
-    for epoch, path in previews_in(run.folder / FIGURES).items():
-        with named(path):
-            content = read_bytes(path)
-        if content.startswith(_PNG) and len(content) < _MOST_BYTES:
-            found[epoch] = content
     return found
 
 
@@ -135,7 +118,7 @@ def _facts(run: FieldRun) -> dict[str, str | None]:
     noise = run.config.data.noise_range
     return {
         "data": f"{run.config.data.name}, {run.config.data.folder}",
-        "network": network_words(run.config),
+        "network": network_words(run),
         f"test {run.score}": run.test_score,
         "SSIM": None if similar is None else f"{similar:.4f}",
         **{
@@ -189,12 +172,11 @@ def draw_field_images(runs: Sequence[FieldRun], number: int) -> Markup:
     for run in runs:
         if run.answers is None:
             continue
-        for group in groups:
-            if _same_images(group[0], run):
-                group.append(run)
-                break
-        else:
+        group = next((group for group in groups if _same_images(group[0], run)), None)
+        if group is None:
             groups.append([run])
+        else:
+            group.append(run)
     if not groups:
         return tag("p", "Images are there when a run is finished.", class_="note")
     return tag("div", [_images(group, number) for group in groups])
@@ -214,7 +196,9 @@ def _images(runs: Sequence[FieldRun], number: int) -> Markup:
         first = {name: x[k] for name, x in answers[0].items()}
         if first[task.answer].ndim > _AXES_OF_PICTURES:
             place = fullest_slice(first["labels"])
-            shown.append(_slider(first["labels"].shape[-1], place))
+            last = str(first["labels"].shape[-1] - 1)
+            knob = tag("input", type="range", min="0", max=last, value=str(place))
+            shown.append(tag("label", "slice ", knob, class_="slider"))
         for column in task.columns:
             if column != task.answer:
                 shown.append(_picture(column, first, column, place))
@@ -236,12 +220,6 @@ def _images(runs: Sequence[FieldRun], number: int) -> Markup:
         f"{len(rows)} test {kind}, of {', '.join(run.name for run in runs)}, with their {measure}."
     )
     return tag("div", tag("p", said), tag("ul", rows, class_="fields"))
-
-
-def _slider(number: int, place: int) -> Markup:
-    """Which of the slices is seen."""
-    knob = tag("input", type="range", min="0", max=str(number - 1), value=str(place))
-    return tag("label", "slice ", knob, class_="slider")
 
 
 def _picture(

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.reports.charts import (
-    Chart,
     channels_words,
+    commonest_errors,
     convergence_charts,
     distinct,
     rates_in_words,
 )
 from pdecnn.reports.html import Markup, details, draw_sample, folded, join, scrolling, table, tag
 from pdecnn.reports.page_runs import PageRun
-from pdecnn.reports.page_summary import swatched
+from pdecnn.reports.page_summary import swatched, written
 from pdecnn.reports.svg import draw_chart, legend
 from pdecnn.runs.evaluation import SHOWN_IMAGES
 
@@ -44,18 +44,21 @@ def draw_convergence(runs: Sequence[PageRun]) -> Markup:
         [(run.name, run.metrics, run.best_place, run.place) for run in trained],
         several=len(runs) > 1,
     )
+    panels = [
+        tag(
+            "figure",
+            tag("figcaption", chart.title),
+            draw_chart(replace(chart, title=f"{chart.title} against the epoch")),
+        )
+        for chart in charts
+    ]
     return tag(
         "div",
-        tag("div", [_panel(chart) for chart in charts], class_="charts"),
+        tag("div", panels, class_="charts"),
         legend(charts[-1]),
         [tag("p", _said(run, several=len(runs) > 1)) for run in runs],
         folded(_numbers(run) for run in trained),
     )
-
-
-def _panel(chart: Chart) -> Markup:
-    drawn = draw_chart(replace(chart, title=f"{chart.title} against the epoch"))
-    return tag("figure", tag("figcaption", chart.title), drawn)
 
 
 def _said(run: PageRun, *, several: bool) -> str:
@@ -102,13 +105,9 @@ def _levels(run: PageRun) -> str:
 def _numbers(run: PageRun) -> Markup:
     validated = run.config.data.validation_fraction > 0
     columns = [one for one in _COLUMNS if validated or not one[1].startswith("validation")]
-    rows = [[_written(entry.get(key), form) for _, key, form in columns] for entry in run.metrics]
+    rows = [[written(entry.get(key), form) for _, key, form in columns] for entry in run.metrics]
     title = f"All epochs of {run.name}"
     return details(title, table([name for name, _, _ in columns], rows, caption=title))
-
-
-def _written(value: Any, form: str) -> str:
-    return "not finite" if value is None else form.format(value)
 
 
 _MOST_NUMBERED_CLASSES = 20
@@ -196,15 +195,14 @@ def no_test(run: PageRun) -> Markup:
     return join(
         [
             f"Not tested: this run has no {run.weights} weights yet. Go on with ",
-            tag("code", f"pdecnn train --output {run.folder} --resume"),
+            tag("code", f"pdecnn train --output {run.run.folder} --resume"),
             ".",
         ]
     )
 
 
 def _matrix(counts: NDArray[np.int64], names: list[str], per_class: dict[str, Any]) -> Markup:
-    is_short = max(map(len, names)) <= _SHORT
-    class_ = "short" if is_short else "long"
+    class_ = "short" if max(map(len, names)) <= _SHORT else "long"
     head = [
         tag("th", tag("span", name, title=name), scope="col", class_=f"class {class_}")
         for name in names
@@ -271,14 +269,10 @@ def _map(counts: NDArray[np.int64]) -> Markup:
 
 
 def _commonest(counts: NDArray[np.int64], names: list[str]) -> Markup:
-    errors = counts - np.diag(np.diag(counts))
-    order = np.argsort(-errors, axis=None, kind="stable")[:_NUM_LISTED]
-    rows = []
-    for row, column in zip(*np.unravel_index(order, errors.shape), strict=True):
-        if errors[row, column]:
-            total = int(counts[row].sum())
-            pair = [_numbered(names, int(k)) for k in (row, column)]
-            rows.append((*pair, int(errors[row, column]), f"{errors[row, column] / total:.1%}"))
+    rows = [
+        (*(_numbered(names, k) for k in pair), number, f"{number / counts[pair[0]].sum():.1%}")
+        for number, *pair in commonest_errors(counts, _NUM_LISTED)
+    ]
     if not rows:
         return tag("p", "No errors.")
     header = ("true class", "taken for", "number", "of the class")
@@ -313,7 +307,17 @@ def _share(value: float | None) -> str:
 def draw_images(runs: Sequence[PageRun]) -> Markup:
     """A row an image with a bar a run; of runs on different images a list for each."""
     parts: list[object] = [
-        tag("p", f"{run.name}: " if len(runs) > 1 else None, _without_weights(run), class_="note")
+        tag(
+            "p",
+            f"{run.name}: " if len(runs) > 1 else None,
+            f"The weights are no numbers, so that no {run.subject} can be tried."
+            if run.notice is not None
+            else no_test(run)
+            if run.test is None
+            else f"The run holds no {run.weights} weights any more, so that no {run.subject} can "
+            f"be tried.",
+            class_="note",
+        )
         for run in runs
         if run.examination is None
     ]
@@ -326,16 +330,6 @@ def draw_images(runs: Sequence[PageRun]) -> Markup:
         parts.append(tag("h3", title) if len(groups) > 1 else None)
         parts.append(_images(group))
     return tag("div", parts)
-
-
-def _without_weights(run: PageRun) -> str | Markup:
-    if run.notice is not None:
-        return f"The weights are no numbers, so that no {run.subject} can be tried."
-    if run.test is None:
-        return no_test(run)
-    return (
-        f"The run holds no {run.weights} weights any more, so that no {run.subject} can be tried."
-    )
 
 
 def _images(runs: Sequence[PageRun]) -> Markup:

@@ -3,50 +3,63 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pdecnn.data.registry import OWN, needs_folder
 from pdecnn.errors import ConfigError, DataError, DivergedError
+from pdecnn.files import read_bytes
 from pdecnn.learning.metrics import best_epoch
 from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
 from pdecnn.reports.robustness import RecordedAttack, read_attacks, read_certificate
-from pdecnn.runs.config import DataConfig, RunConfig
+from pdecnn.runs.config import RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
 from pdecnn.runs.evaluation import Examination, examine
 from pdecnn.runs.preparation import refuse_without_classes
-from pdecnn.runs.runs import (
-    ENVIRONMENT,
-    TIME_LIMIT,
-    WEIGHTS,
-    Run,
-)
+from pdecnn.runs.runs import ENVIRONMENT, TIME_LIMIT, WEIGHTS, Run
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PageRun:
-    """A run as the page shows it."""
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ShownRun:
+    """What every page says of a run."""
 
     name: str
     """The folder's name, or its path where two have the same name."""
     place: int
     """From 0: its colour."""
-    folder: Path
-    config: RunConfig
+    run: Run
     metrics: list[dict[str, Any]]
     summary: dict[str, Any] | None
     """None: not finished."""
+
+    @property
+    def config(self) -> RunConfig:
+        """Its settings."""
+        return self.run.config
+
+    @property
+    def subject(self) -> str:
+        """What its samples are, a `RunConfig.subject`."""
+        return self.config.subject
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it trained; None: unknown."""
+        return read_seconds(self.run, len(self.metrics))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PageRun(ShownRun):
+    """A run with classes as the page shows it."""
+
     environment: dict[str, Any]
     """Where it ran; empty if that is not known."""
-    seconds: float | None
-    num_ranks: int
     weights: str
-    examination: Examination | None
+    examination: Examination | None = None
     """None: it has no such weights, or they are no numbers."""
-    notice: str | None
+    notice: str | None = None
     """What is wrong with its weights."""
-    diagnosis: Diagnosis | None
+    diagnosis: Diagnosis | None = None
     diagnosis_missing: str | None
     """Why there is no diagnosis."""
     certificate: dict[str, Any] | None
@@ -57,11 +70,6 @@ class PageRun:
     """Where its data lie, if they are not built in."""
     num_images: int
     """How many of them are shown."""
-
-    @property
-    def subject(self) -> str:
-        """What its samples are, a `RunConfig.subject`."""
-        return self.config.subject
 
     @property
     def test_images(self) -> tuple[str, str, Path | None] | None:
@@ -129,68 +137,50 @@ def read_page_runs(
         refuse_without_classes(run.folder, run.config)
     places = _data_of(runs, data)
     found: list[PageRun] = []
-    for place, (run, name) in enumerate(zip(runs, names_of(runs), strict=True)):
-        metrics, summary = read_metrics(run), read_summary(run)
-        measured: dict[str, Any] = {
-            "examination": None,
-            "notice": None,
-            **_without_diagnosis(weights),
-        }
-        if (run.folder / weights).is_dir():
-            where: dict[str, Any] = {"data": places[place], "weights": weights, "device": device}
-            _check_data(run, places[place])
-            say(f"{name}: test {run.config.subject}s")
-            measured |= _examined(run, where)
-            measured |= (
-                _diagnosed(run, partial(_say_of, say, name), where) if diagnosis else _LEFT_OUT
-            )
+    for place, (run, name, where) in enumerate(zip(runs, names_of(runs), places, strict=True)):
+        folder = run.config.data.folder
         made = PageRun(
             name=name,
             place=place,
-            folder=run.folder,
-            data=places[place] or _path(run.config.data.folder),
-            config=run.config,
-            metrics=metrics,
-            summary=summary,
+            run=run,
+            data=where or (None if folder is None else Path(folder)),
+            metrics=read_metrics(run),
+            summary=read_summary(run),
             environment=_read_environment(run.folder / ENVIRONMENT),
-            seconds=read_seconds(run, len(metrics)),
-            num_ranks=run.num_ranks,
             weights=weights,
+            diagnosis_missing=f"The run holds no {weights} weights, so that there is nothing to "
+            f"diagnose.",
             certificate=read_certificate(run.folder, weights),
             attacks=read_attacks(run.folder, weights, pairs=num_images > 0),
             num_images=num_images,
-            **measured,
         )
-        found.append(_sharing_images(made, found))
+        if (run.folder / weights).is_dir():
+            _check_data(run, where)
+            say(f"{name}: test {made.subject}s")
+            options = {"data": where, "weights": weights, "device": device}
+            made = replace(made, **_measured(made, options, say, diagnosis=diagnosis))
+            made = _sharing_images(made, found)
+        found.append(made)
     return found
 
 
-_LEFT_OUT = {
-    "diagnosis": None,
-    "diagnosis_missing": "Left out on request (--no-diagnosis).",
-}
-
-
-def _examined(run: Run, where: dict[str, Any]) -> dict[str, Any]:
-    """The test, or why none could be made: what is recorded is worth a page all the same."""
+def _measured(
+    run: PageRun, options: dict[str, Any], say: Callable[[str], None], *, diagnosis: bool
+) -> dict[str, Any]:
+    """Test and diagnosis, or why they could not be made: what is recorded is worth a page too."""
+    found: dict[str, Any] = {"diagnosis_missing": "Left out on request (--no-diagnosis)."}
     try:
-        return {"examination": examine(run, **where)}
+        found["examination"] = examine(run.run, **options)
     except DivergedError as error:
-        return {"notice": str(error)}
-
-
-def _without_diagnosis(weights: str) -> dict[str, Any]:
-    missing = f"The run holds no {weights} weights, so that there is nothing to diagnose."
-    return {"diagnosis": None, "diagnosis_missing": missing}
-
-
-def _diagnosed(run: Run, say: Callable[[str], None], where: dict[str, Any]) -> dict[str, Any]:
-    """The diagnosis, or why none could be made: what was tested is worth a page all the same."""
+        found["notice"] = str(error)
+    if not diagnosis:
+        return found
     try:
-        return {"diagnosis": diagnose(run, **where, say=say), "diagnosis_missing": None}
+        made = diagnose(run.run, **options, say=lambda text: say(f"{run.name}: {text}"))
+        return found | {"diagnosis": made, "diagnosis_missing": None}
     except DivergedError as error:
-        say(f"no diagnosis: {error}")
-        return {"diagnosis": None, "diagnosis_missing": f"It could not be made: {error}."}
+        say(f"{run.name}: no diagnosis: {error}")
+        return found | {"diagnosis_missing": f"It could not be made: {error}."}
 
 
 def _sharing_images(run: PageRun, others: Sequence[PageRun]) -> PageRun:
@@ -200,14 +190,6 @@ def _sharing_images(run: PageRun, others: Sequence[PageRun]) -> PageRun:
             images = other.examination.images
             return replace(run, examination=replace(run.examination, images=images))
     return run
-
-
-def _path(folder: str | None) -> Path | None:
-    return None if folder is None else Path(folder)
-
-
-def _say_of(say: Callable[[str], None], name: str, text: str) -> None:
-    say(f"{name}: {text}")
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
@@ -241,7 +223,17 @@ def _data_of(runs: Sequence[Run], data: Sequence[Path]) -> list[Path | None]:
     if not any(needs_folder(config.name) for config in configs):
         raise ConfigError("the data of these runs is built in; leave out --data")
     if len(data) == 1:
-        _check_shared(configs)
+        kinds = {
+            (config.name, config.folder if config.name in OWN else None)
+            for config in configs
+            if needs_folder(config.name)
+        }
+        if len(kinds) > 1:
+            names = ", ".join(sorted(str(folder or name) for name, folder in kinds))
+            raise ConfigError(
+                f"the runs have different data ({names}); give --data once for each run in their "
+                f"order"
+            )
         data = list(data) * len(runs)
     if len(data) != len(runs):
         raise ConfigError(
@@ -255,23 +247,9 @@ def _data_of(runs: Sequence[Run], data: Sequence[Path]) -> list[Path | None]:
     ]
 
 
-def _check_shared(configs: Sequence[DataConfig]) -> None:
-    """Refuse one place for data of several kinds."""
-    kinds = {
-        (config.name, config.folder if config.name in OWN else None)
-        for config in configs
-        if needs_folder(config.name)
-    }
-    if len(kinds) > 1:
-        names = ", ".join(sorted(str(folder or name) for name, folder in kinds))
-        raise ConfigError(
-            f"the runs have different data ({names}); give --data once for each run in their order"
-        )
-
-
 def _read_environment(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError):
         return {}  # nothing depends on it; the page says "unknown"
     return values if isinstance(values, dict) else {}

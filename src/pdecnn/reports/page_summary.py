@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pdecnn.data.registry import OWN
 from pdecnn.reports.html import Markup, definitions, details, table, tag
-from pdecnn.reports.page_runs import PageRun
+from pdecnn.reports.page_runs import PageRun, ShownRun
 from pdecnn.reports.recorded import short_commit
-from pdecnn.runs.config import GROUPS, RunConfig
+from pdecnn.runs.config import GROUPS
 from pdecnn.runs.runs import TIME_LIMIT
 
 _STOPPED = {
@@ -17,26 +16,6 @@ _STOPPED = {
     "early_stopping": "finished early: validation did not improve any more",
     TIME_LIMIT: "not finished: stopped at its time limit",
 }
-
-
-class Shown(Protocol):
-    """What every page says of a run."""
-
-    @property
-    def name(self) -> str:
-        """The folder's name, or its path where two have the same name."""
-
-    @property
-    def place(self) -> int:
-        """From 0: its colour."""
-
-    @property
-    def folder(self) -> Path:
-        """Where it is."""
-
-    @property
-    def config(self) -> RunConfig:
-        """Its settings."""
 
 
 def draw_summary(runs: Sequence[PageRun]) -> Markup:
@@ -56,7 +35,7 @@ def draw_summary(runs: Sequence[PageRun]) -> Markup:
 
 
 def draw_facts(
-    runs: Sequence[Shown],
+    runs: Sequence[ShownRun],
     facts: Sequence[dict[str, str | None]],
     *,
     always: str,
@@ -64,40 +43,33 @@ def draw_facts(
 ) -> Markup:
     """What differs as a table, with one fact `always` among it; then what the runs share."""
     several = len(runs) > 1
-    differing = [name for name in facts[0] if name == always or not _shared(facts, name)]
+    differing = [
+        name for name in facts[0] if name == always or len({fact[name] for fact in facts}) > 1
+    ]
     shared = [(name, value) for name, value in facts[0].items() if name not in differing]
     if not several:
-        shared += [("recipe", runs[0].config.recipe), ("run", str(runs[0].folder))]
-    return tag(
-        "div",
-        _table_of(runs, facts, differing) if several else None,
-        warnings,
-        tag("p", "All runs", class_="shared") if several else None,
-        definitions(shared),
-    )
-
-
-def _shared(facts: Sequence[dict[str, str | None]], name: str) -> bool:
-    return all(one[name] == facts[0][name] for one in facts)
-
-
-def _table_of(
-    runs: Sequence[Shown], facts: Sequence[dict[str, str | None]], differing: Sequence[str]
-) -> Markup:
-    """A row a run, a column for each fact in which they differ."""
+        config, folder = runs[0].config, runs[0].run.folder
+        definition = definitions([*shared, ("recipe", config.recipe), ("run", str(folder))])
+        return tag("div", warnings, definition)
     rows = [
         (swatched(run), *(fact[name] or "-" for name in differing))
         for run, fact in zip(runs, facts, strict=True)
     ]
     num_names = 1 + sum(name in _WORDS for name in differing)
-    header = ("run", *differing)
-    return table(header, rows, num_names=num_names, caption="The runs side by side")
+    caption = "The runs side by side"
+    return tag(
+        "div",
+        table(("run", *differing), rows, num_names=num_names, caption=caption),
+        warnings,
+        tag("p", "All runs", class_="shared"),
+        definitions(shared),
+    )
 
 
-def swatched(run: Shown) -> Markup:
+def swatched(run: ShownRun) -> Markup:
     """The name of a run with its colour."""
     swatch = tag("span", class_=f"swatch c{run.place % 6}", aria_hidden="true")
-    return tag("span", swatch, run.name, class_="run", title=str(run.folder))
+    return tag("span", swatch, run.name, class_="run", title=str(run.run.folder))
 
 
 def status(run: PageRun) -> str:
@@ -147,23 +119,26 @@ def _facts(run: PageRun) -> dict[str, str | None]:
     """All that is said of a run in a word or two, under the same names for every run."""
     config, test = run.config, run.test or {}
     network, training = config.network, config.training
-    hardware = _part(run.environment, "hardware")
-    versions = _part(run.environment, "versions")
+    parts = (run.environment.get(key) for key in ("hardware", "versions"))
+    hardware, versions = (part if isinstance(part, dict) else {} for part in parts)
+    num_weights = None if run.summary is None else run.summary["num_weights"]
+    num_weights = num_weights if run.diagnosis is None else run.diagnosis.num_weights
+    num_ranks = run.run.num_ranks
     levels = f" in {training.num_levels} levels" if training.num_levels > 1 else ""
     return {
         "data": _data(run),
-        "network": network_words(config),
+        "network": network_words(run),
         "status": status(run),
-        "test accuracy": _percent(test.get("accuracy")) or "not tested",
-        "test loss": _loss(test) if test else None,
-        "balanced accuracy": _percent(test.get("balanced_accuracy")),
+        "test accuracy": f"{test['accuracy']:.2%}" if test else "not tested",
+        "test loss": written(test["loss"], "{:.4f}") if test else None,
+        "balanced accuracy": f"{test['balanced_accuracy']:.2%}" if test else None,
         "best validation": _best(run),
         "steps a block": ", ".join(dict.fromkeys(map(str, network.block_num_steps))),
         "channels": ", ".join(map(str, network.channels)),
-        "weights": _num_weights(run),
+        "weights": None if num_weights is None else f"{num_weights:,}",
         "epochs": f"{len(run.metrics)} of {training.epochs}{levels}",
         "time": duration(run.seconds),
-        "processes": str(run.num_ranks) if run.num_ranks > 1 else None,
+        "processes": str(num_ranks) if num_ranks > 1 else None,
         "seed": str(config.seed),
         "hardware": str(hardware.get("gpu") or hardware.get("processor") or "unknown"),
         "versions": f"pdecnn {versions.get('pdecnn', '?')}, torch {versions.get('torch', '?')}",
@@ -171,16 +146,23 @@ def _facts(run: PageRun) -> dict[str, str | None]:
     }
 
 
-def network_words(config: RunConfig) -> str:
+def network_words(run: ShownRun) -> str:
     """Its layers and its integrator."""
-    integrator = config.network.resolved_integrator.name.replace("_", " ")
-    return f"{config.network.layer} layers, {integrator}"
+    network = run.config.network
+    return f"{network.layer} layers, {network.resolved_integrator.name.replace('_', ' ')}"
 
 
 def _limits(runs: Sequence[PageRun]) -> list[str]:
     """What must not be compared, in sentences."""
     said = []
-    different = len({_tested_on(run) for run in runs if run.test is not None}) > 1
+    tested = {  # as far as is known
+        run.examination.test_set
+        if run.examination
+        else repr((run.config.data.name, run.class_names))
+        for run in runs
+        if run.test is not None
+    }
+    different = len(tested) > 1
     if different:
         names = "; ".join(f"{run.name}: {_data(run)}" for run in runs)
         said.append(
@@ -204,13 +186,6 @@ def _limits(runs: Sequence[PageRun]) -> list[str]:
     return said
 
 
-def _tested_on(run: PageRun) -> str:
-    """Equal for runs that were tested on the same images, as far as is known."""
-    if run.examination is not None:
-        return run.examination.test_set
-    return repr((run.config.data.name, run.class_names))
-
-
 def duration(seconds: float | None) -> str:
     """45 s, 2 min 5 s or 3 h 20 min."""
     if seconds is None:
@@ -224,17 +199,9 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
-def _part(values: dict[str, Any], key: str) -> dict[str, Any]:
-    part = values.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _loss(test: dict[str, Any]) -> str:
-    return "not finite" if test["loss"] is None else f"{test['loss']:.4f}"
-
-
-def _percent(value: float | None) -> str | None:
-    return None if value is None else f"{value:.2%}"
+def written(value: float | None, form: str) -> str:
+    """A number; files have none where it was not finite."""
+    return "not finite" if value is None else form.format(value)
 
 
 def _best(run: PageRun) -> str | None:
@@ -254,19 +221,18 @@ def _data(run: PageRun) -> str:
     return ", ".join(words)
 
 
-def _num_weights(run: PageRun) -> str | None:
-    if run.diagnosis is not None:
-        return f"{run.diagnosis.num_weights:,}"
-    return None if run.summary is None else f"{run.summary['num_weights']:,}"
-
-
-def draw_config(runs: Sequence[Shown]) -> Markup:
+def draw_config(runs: Sequence[ShownRun]) -> Markup:
     """What differs, of several runs; and every setting, which `--set` takes by its name."""
     configs = [dict(_settings(run.config.to_dict())) for run in runs]
     keys = list(dict.fromkeys(key for config in configs for key in config))
     rows = [(key, [config.get(key) for config in configs]) for key in keys]
     header = ["setting", *(["value"] if len(runs) == 1 else [run.name for run in runs])]
-    every = details("All settings", tag("div", _grouped(header, rows), class_="groups"))
+    groups = []
+    for group in ("", *GROUPS):
+        chosen = [row for row in rows if row[0].rpartition(".")[0] == group]
+        title = group.capitalize() or "Run"
+        groups.append(tag("div", tag("h3", title), _table(header, chosen, title), class_="group"))
+    every = details("All settings", tag("div", groups, class_="groups"))
     if len(runs) == 1:
         return every
     differing = [row for row in rows if any(value != row[1][0] for value in row[1])]
@@ -279,25 +245,19 @@ def draw_config(runs: Sequence[Shown]) -> Markup:
     )
 
 
-def _grouped(header: list[str], rows: list[tuple[str, list[Any]]]) -> Iterator[Markup]:
-    """A table for each group: the run, its network, data and training."""
-    for group in ("", *GROUPS):
-        chosen = [row for row in rows if row[0].rpartition(".")[0] == group]
-        title = group.capitalize() or "Run"
-        yield tag("div", tag("h3", title), _table(header, chosen, title), class_="group")
-
-
 def _table(header: list[str], rows: list[tuple[str, list[Any]]], caption: str) -> Markup:
     cells = [
-        (tag("code", key), *(_value(value, differs=value != values[0]) for value in values))
+        (
+            tag("code", key),
+            *(tag("span" if one == values[0] else "strong", _text(one)) for one in values),
+        )
         for key, values in rows
     ]
     return table(header, cells, num_names=len(header), caption=caption, class_="settings")
 
 
-def _value(value: Any, *, differs: bool) -> Markup:
-    text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return tag("strong" if differs else "span", text)
+def _text(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def _settings(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,12 @@ from numpy.typing import NDArray
 from pdecnn.errors import CheckpointError, system_errors_as
 from pdecnn.files import write_all
 from pdecnn.learning.metrics import best_epoch
-from pdecnn.reports.charts import channels_words, convergence_charts, rates_in_words
+from pdecnn.reports.charts import (
+    channels_words,
+    commonest_errors,
+    convergence_charts,
+    rates_in_words,
+)
 from pdecnn.reports.field_figures import draw_field_figures
 from pdecnn.reports.recorded import read_metrics, read_predictions, read_summary
 from pdecnn.reports.style import (
@@ -109,7 +114,6 @@ def draw_convergence(metrics: list[dict[str, Any]], title: str, *, ties: str) ->
 _MOST_NUMBERED_CLASSES = 20
 _MOST_NAMED_CLASSES = 40
 _NUM_LISTED = 20
-_DIGIT_WIDE_SPACE = "\N{FIGURE SPACE}"
 _TICKS = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
 
 
@@ -217,16 +221,12 @@ def _write_counts(axes: Axes, counts: NDArray[np.int64], colours: NDArray[np.flo
 
 def _list_errors(axes: Axes, counts: NDArray[np.int64], class_names: list[str]) -> None:
     """The commonest errors as "12  maple_tree (47) → oak_tree (52)"."""
-    errors = counts - np.diag(np.diag(counts))
-    # A stable sort: equal counts stand in the order of the classes, on every machine.
-    order = np.argsort(-errors, axis=None, kind="stable")[:_NUM_LISTED]
-    width = len(str(errors.max()))
+    errors = commonest_errors(counts, _NUM_LISTED)
     lines = []
-    for row, column in zip(*np.unravel_index(order, errors.shape), strict=True):
-        if errors[row, column]:
-            pair = [f"{short_name(class_names[k], 13)} ({k})" for k in (row, column)]
-            number = str(errors[row, column]).rjust(width, _DIGIT_WIDE_SPACE)
-            lines.append(f"{number}  {pair[0]} → {pair[1]}")
+    for number, *pair in errors:
+        names = [f"{short_name(class_names[k], 13)} ({k})" for k in pair]
+        count = str(number).rjust(len(str(errors[0][0])), "\N{FIGURE SPACE}")
+        lines.append(f"{count}  {names[0]} → {names[1]}")
     axes.set_axis_off()
     axes.set_title("Commonest errors: true → predicted", loc="left")
     text = axes.text(0, 1, "\n".join(lines or ["none"]), va="top", fontsize=SMALL, linespacing=1.5)
