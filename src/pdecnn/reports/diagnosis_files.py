@@ -37,6 +37,7 @@ from pdecnn.reports.style import (
     ORANGE,
     SMALL,
     WIDTH,
+    faint_grid,
     plot_chart,
     render,
     writing_figures,
@@ -238,8 +239,7 @@ def _scale_errors(axes: Axes, floor: float, largest: float, *, has_zero: bool) -
     axes.yaxis.set_major_formatter(FixedFormatter(labels))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylim(floor / 3, 10.0**high * 3)
-    axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
-    axes.set_axisbelow(True)
+    faint_grid(axes)
 
 
 def _panels(blocks: Sequence[BlockDiagnosis]) -> tuple[Figure, list[Axes]]:

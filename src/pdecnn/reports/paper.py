@@ -21,7 +21,7 @@ from pdecnn.reports.paper_results import (
     to_markdown,
 )
 from pdecnn.reports.recorded import TIES, device_name
-from pdecnn.runs.paper import NARROW, TARGETS, Experiment, Plan, count_weights, make_plan
+from pdecnn.runs.paper import NARROW, TARGETS, Plan, count_weights, make_plan
 from pdecnn.runs.queue import run_queue
 
 log = logging.getLogger(__name__)
@@ -44,10 +44,12 @@ def notices(plan: Plan) -> list[str]:
 
 def explain_table(plan: Plan) -> str:
     """What the numbers of Table 1 are."""
+    # One rule for all runs, or they are not of the plan.
+    ties = TIES[next(iter(plan.runs.values())).training.ties]
     spread = "" if plan.num_seeds == 1 else ", mean ± sample standard deviation"
     text = (
         "Accuracy and cross entropy with the weights of the best validation accuracy "
-        f"({_ties(plan)}), on the test images and, as they are, on the training images; "
+        f"({ties}), on the test images and, as they are, on the training images; "
         f"{seeds(plan)}{spread}."
     )
     shown = [one.dynamics for one in plan.experiments["table1"]]
@@ -69,58 +71,32 @@ def explain_table(plan: Plan) -> str:
     return text
 
 
-def _ties(plan: Plan) -> str:
-    """Which of equal epochs it is; one rule for all runs, or they are not of the plan."""
-    return TIES[next(iter(plan.runs.values())).training.ties]
-
-
 def caption(target: str, plan: Plan) -> str:
     """What a figure shows."""
     experiments = plan.experiments[target]
     names = ", ".join(dict.fromkeys(title(one.dataset, plan) for one in experiments))
-    return _CAPTIONS[target](plan, experiments, names)
-
-
-def _figure_1(plan: Plan, experiments: Iterable[Experiment], names: str) -> str:
-    return f"Test images ({names}) and the probabilities that each network gives, seed 0."
-
-
-def _figure_2(plan: Plan, experiments: Iterable[Experiment], names: str) -> str:
-    whole = [one for one in experiments if one.percentage is None]
-    augmentation = "with" if is_augmented(plan, whole) else "without"
-    held_out = plan.config(whole[0]).data.validation_fraction
-    return (
-        f"Left: test accuracy against the part of the training images ({names}) that is trained "
-        f"on, without augmentation, at the best epoch of each run by the {100 * held_out:g} % held "
-        f"out for validation. Right: validation accuracy after each epoch, {augmentation} "
-        f"augmentation, as in Table 1.{_reach('Bars and bands', plan)}"
-    )
-
-
-def _figure_3(plan: Plan, experiments: Iterable[Experiment], names: str) -> str:
-    together = "" if plan.num_seeds == 1 else f", {plan.num_seeds} seeds together"
-    return (
-        f"Confusion matrices on the test images ({names}){together}: a row a network, a column "
-        f"the part of the training images that is trained on, without augmentation."
-    )
-
-
-def _figure_4(plan: Plan, experiments: Iterable[Experiment], names: str) -> str:
-    return f"Validation accuracy after each epoch ({names}).{_reach('Bands', plan)}"
-
-
-_CAPTIONS = {
-    "figure1": _figure_1,
-    "figure2": _figure_2,
-    "figure3": _figure_3,
-    "figure4": _figure_4,
-}
-
-
-def _reach(what: str, plan: Plan) -> str:
-    if plan.num_seeds == 1:
-        return ""
-    return f" {what} reach from the least to the most of the {plan.num_seeds} seeds."
+    several = plan.num_seeds > 1
+    reach = f" reach from the least to the most of the {plan.num_seeds} seeds." if several else ""
+    if target == "figure1":
+        return f"Test images ({names}) and the probabilities that each network gives, seed 0."
+    if target == "figure2":
+        whole = [one for one in experiments if one.percentage is None]
+        augmentation = "with" if is_augmented(plan, whole) else "without"
+        held_out = plan.config(whole[0]).data.validation_fraction
+        return (
+            f"Left: test accuracy against the part of the training images ({names}) that is "
+            f"trained on, without augmentation, at the best epoch of each run by the "
+            f"{100 * held_out:g} % held out for validation. Right: validation accuracy after each "
+            f"epoch, {augmentation} augmentation, as in Table 1."
+            f"{reach and f' Bars and bands{reach}'}"
+        )
+    if target == "figure3":
+        together = f", {plan.num_seeds} seeds together" if several else ""
+        return (
+            f"Confusion matrices on the test images ({names}){together}: a row a network, a column "
+            f"the part of the training images that is trained on, without augmentation."
+        )
+    return f"Validation accuracy after each epoch ({names}).{reach and f' Bands{reach}'}"
 
 
 def _range(values: Iterable[int]) -> str:
@@ -129,10 +105,8 @@ def _range(values: Iterable[int]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-RUNS = "runs"
-PAGE = "README.md"
+RUNS, PAGE = "runs", "README.md"
 _RUNS_HEADING = "## Runs"
-_FIGURE_SUFFIXES = (".png", ".svg")
 
 
 class Drawn(NamedTuple):
@@ -199,8 +173,10 @@ def draw_paper(plan: Plan, output: Path, failures: dict[str, str]) -> Drawn:
                 figure = draw_target(target, plan, results)
                 contents |= {} if figure is None else style.render(target, figure)
             if figure is None:
-                stale += [f"{target}{suffix}" for suffix in _FIGURE_SUFFIXES]
-            body = _figure(target, plan, drawn=figure is not None)
+                stale += [f"{target}.png", f"{target}.svg"]
+            said = caption(target, plan)
+            body = [f"![{said}]({target}.png)", "", said, ""]
+            body = ["Not drawn: no run of it is finished.", ""] if figure is None else body
         page = _page(target, plan, body, results, failures)
         contents[f"{target}.md"] = page.encode()
     with system_errors_as(
@@ -225,13 +201,6 @@ def _table(plan: Plan, results: dict[str, Result], contents: dict[str, bytes]) -
     contents["table1.csv"] = to_csv(rows, plan.settings).encode()
     contents["table1.tex"] = (comments + to_latex(rows, name)).encode()
     return [explain_table(plan), "", to_markdown(rows, name)]
-
-
-def _figure(target: str, plan: Plan, *, drawn: bool) -> list[str]:
-    said = caption(target, plan)
-    if not drawn:
-        return ["Not drawn: no run of it is finished.", ""]
-    return [f"![{said}]({target}.png)", "", said, ""]
 
 
 def _page(
@@ -290,16 +259,13 @@ def _whole_page(output: Path) -> str:
     for path in there.values():
         text = path.read_text(encoding="utf-8", errors="replace").partition(_RUNS_HEADING)[0]
         lines.append(re.sub(r"^#", "##", text, flags=re.MULTILINE))
-    lines += ["## Runs", "", f"Runs, hardware and versions: {_links(there)}.", ""]
+    links = ", ".join(f"[{_heading(name)}]({name}.md)" for name in there)
+    lines += [_RUNS_HEADING, "", f"Runs, hardware and versions: {links}.", ""]
     left_out = [name for name in pages if name not in there]
     if left_out:
         commands = ", ".join(f"`pdecnn reproduce {name}`" for name in left_out)
         lines += [f"Not here: {commands}.", ""]
     return "\n".join(lines)
-
-
-def _links(names: Iterable[str]) -> str:
-    return ", ".join(f"[{_heading(name)}]({name}.md)" for name in names)
 
 
 def _heading(target: str) -> str:

@@ -37,10 +37,10 @@ from pdecnn.reports.run_figures import (
 from pdecnn.reports.style import (
     BLUE,
     GREY,
-    LIGHT_GREY,
     MOST_MARKERS,
     ORANGE,
     WIDTH,
+    faint_grid,
     scale_accuracy,
     scale_epochs,
     short_name,
@@ -103,8 +103,7 @@ def _draw_percentages(axes: Axes, results: Results, plan: Plan) -> None:
         )
     axes.set_xticks(amounts, [f"{amount:.3g}%" for amount in amounts])
     axes.set_xlabel("part of the training images that is trained on")
-    axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
-    axes.set_axisbelow(True)
+    faint_grid(axes)
     scale_accuracy(axes)
     axes.set_ylabel("test accuracy")
 

@@ -1,7 +1,5 @@
 """What the runs of a plan came to, and Table 1 of it beside the paper's numbers."""
 
-import csv
-import io
 import json
 import statistics
 from collections.abc import Iterable, Sequence
@@ -12,9 +10,10 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.files import csv_bytes
 from pdecnn.learning.metrics import AUTO
 from pdecnn.reports.recorded import (
-    _UNKNOWN,
+    UNKNOWN,
     entry,
     named,
     read_metrics,
@@ -28,10 +27,7 @@ from pdecnn.runs.queue import CONDITIONS, is_complete, read_training_evaluation
 from pdecnn.runs.runs import ENVIRONMENT, METRICS, PREDICTIONS, Run
 from pdecnn.runs.training import check_settings
 
-MISSING = "missing"
-
-
-UNFINISHED = "not finished"
+MISSING, UNFINISHED = "missing", "not finished"
 
 
 class Result(NamedTuple):
@@ -112,20 +108,15 @@ def read_result(folder: Path, *, of_queue: bool = True) -> Result:
     with named(folder / METRICS):
         if len(metrics) < summary["epochs"]:
             raise ValueError(f"{len(metrics)} of {summary['epochs']} epochs")
-    with named(folder / ENVIRONMENT):
-        environment = json.loads((folder / ENVIRONMENT).read_bytes())
-        _check_environment(environment)
-    predictions = {}
-    if (folder / PREDICTIONS).exists():
-        predictions = read_predictions(run, len(summary["class_names"]))
+    kept = (folder / PREDICTIONS).exists()
     return Result(
         folder=folder,
         config=run.config,
         summary=summary,
         training=read_training_evaluation(folder) or {},
         metrics=metrics,
-        predictions=predictions,
-        environment=environment,
+        predictions=read_predictions(run, len(summary["class_names"])) if kept else {},
+        environment=_read_environment(folder / ENVIRONMENT),
         num_parallel=_read_num_parallel(folder / CONDITIONS),
         seconds=read_seconds(run, summary["epochs"]),
     )
@@ -145,20 +136,23 @@ def dynamics_of(results: Results) -> list[str]:
     return list(dict.fromkeys(one.dynamics for one in results))
 
 
-def _check_environment(environment: Any) -> None:
-    entry(environment, str | None, "hardware", "gpu")
-    entry(environment, str, "hardware", "processor")
-    entry(environment, int | None, "hardware", "cpu_cores")
-    entry(environment, str | None, "commit")
-    for name in ("pdecnn", "torch", "python"):
-        entry(environment, str | None, "versions", name)
+def _read_environment(path: Path) -> dict[str, Any]:
+    with named(path):
+        environment: dict[str, Any] = json.loads(path.read_bytes())
+        entry(environment, str | None, "hardware", "gpu")
+        entry(environment, str, "hardware", "processor")
+        entry(environment, int | None, "hardware", "cpu_cores")
+        entry(environment, str | None, "commit")
+        for name in ("pdecnn", "torch", "python"):
+            entry(environment, str | None, "versions", name)
+    return environment
 
 
 def _read_num_parallel(path: Path) -> int | None:
     """What the queue wrote down; None where it did not."""
     try:
         return int(json.loads(path.read_bytes())["runs_at_a_time"])
-    except _UNKNOWN:
+    except UNKNOWN:
         return None
 
 
@@ -205,25 +199,12 @@ _HEADER = (
 )
 _ALIGNED_RIGHT = (1, 6)
 _CSV_HEADER = (
-    "data_set",
-    "trained_on",
-    "network",
-    "weights",
-    "smoothness_weight",
-    "decay_weight",
-    "seeds",
-    "test_accuracy",
-    "test_accuracy_deviation",
-    "test_loss",
-    "test_loss_deviation",
-    "training_accuracy",
-    "training_accuracy_deviation",
-    "paper_weights",
-    "paper_test_accuracy",
-    "paper_test_loss",
-    "test_accuracy_by_seed",
-    "changed_settings",
-)
+    "data_set", "trained_on", "network", "weights", "smoothness_weight", "decay_weight", "seeds",
+    "test_accuracy", "test_accuracy_deviation", "test_loss", "test_loss_deviation",
+    "training_accuracy", "training_accuracy_deviation",
+    "paper_weights", "paper_test_accuracy", "paper_test_loss",
+    "test_accuracy_by_seed", "changed_settings",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -308,30 +289,25 @@ def to_markdown(rows: Iterable[Row], titles: dict[str, str]) -> str:
             for k, width in enumerate(widths)
         ]
         lines += [f"## {titles[dataset]}", ""]
-        lines += [_line(line, widths) for line in (cells[0], rule, *cells[1:])]
+        for line in (cells[0], rule, *cells[1:]):
+            padded = [
+                f"{cell:{'>' if k in _ALIGNED_RIGHT else '<'}{widths[k]}}"
+                for k, cell in enumerate(line)
+            ]
+            lines.append(f"| {' | '.join(padded)} |")
         lines.append("")
     return "\n".join(lines)
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [
-        cell.rjust(width) if k in _ALIGNED_RIGHT else cell.ljust(width)
-        for k, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    ]
-    return f"| {' | '.join(padded)} |"
 
 
 def to_csv(rows: Iterable[Row], settings: dict[str, Any]) -> str:
     """One line a network and data set; accuracies in [0, 1], nothing rounded."""
     changed = "; ".join(f"{key} = {value}" for key, value in settings.items())
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(_CSV_HEADER)
+    lines = []
     for row in rows:
         figures: list[Any] = []
         for value in (spread(row.test_accuracies), row.test_loss, row.training_accuracy):
             figures += (None, None) if value is None else value
-        writer.writerow(
+        lines.append(
             [
                 row.experiment.dataset,
                 row.trained_on,
@@ -345,7 +321,7 @@ def to_csv(rows: Iterable[Row], settings: dict[str, Any]) -> str:
                 changed,
             ]
         )
-    return stream.getvalue()
+    return csv_bytes(_CSV_HEADER, lines).decode()
 
 
 def to_latex(rows: Iterable[Row], titles: dict[str, str]) -> str:

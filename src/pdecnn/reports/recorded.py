@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors import torch as safetensors
 
 from pdecnn.errors import CheckpointError, quoted
 from pdecnn.runs.runs import METRICS, PREDICTIONS, SUMMARY, Run
@@ -50,10 +48,17 @@ CURVES = ("accuracy", "data_loss", "validation_loss", "validation_accuracy", "le
 """What the curves of a training are drawn from."""
 _LARGEST = 1e100
 """No run comes to a number beyond it, and the sum of some is finite still."""
-_SHARES = ("accuracy", "validation_accuracy")
-_SIZES = ("loss", "data_loss", "validation_loss", "smoothness", "decay", "learning_rate")
 _COUNTS = ("step", "nonfinite_steps", "overflow_steps", "checkpointed_blocks", "rollbacks", "level")
-_ALWAYS_FINITE = ("learning_rate",)
+_FIGURES: dict[str, tuple[Any, float]] = {
+    **dict.fromkeys(("accuracy", "validation_accuracy"), (int | float | None, 1)),
+    **dict.fromkeys(
+        ("loss", "data_loss", "validation_loss", "smoothness", "decay"),
+        (int | float | None, _LARGEST),
+    ),
+    "learning_rate": (int | float, _LARGEST),
+    **dict.fromkeys(_COUNTS, (int, _LARGEST)),
+}
+"""What an epoch may hold: of which kind, and how much at most."""
 
 
 def read_metrics(run: Run, required: Iterable[str] = CURVES) -> list[dict[str, Any]]:
@@ -84,18 +89,18 @@ def named(path: Path, remedy: str = AGAIN) -> Iterator[None]:
         raise CheckpointError(f"{path}: damaged ({error}); {remedy}") from error
 
 
-def entry(values: Any, kind: Any, *keys: str) -> Any:
-    """What lies under the keys, if it is of the kind and, where a number, not too large."""
+def entry(
+    values: Any, kind: Any, *keys: str, least: float = -_LARGEST, most: float = _LARGEST
+) -> Any:
+    """What lies under the keys, if it is of the kind and, where a number, in that range."""
+    name = ".".join(keys)
     for key in keys:
         if not isinstance(values, dict) or key not in values:
-            raise ValueError(f"it lacks {'.'.join(keys)}")
+            raise ValueError(f"it lacks {name}")
         values = values[key]
-    if not isinstance(values, kind) or isinstance(values, bool):
-        raise ValueError(f"{'.'.join(keys)} is {quoted(values, 40)}")
-    if isinstance(values, float) and not isfinite(values):
-        raise ValueError(f"{'.'.join(keys)} is not finite")
-    if isinstance(values, int | float) and abs(values) > _LARGEST:
-        raise ValueError(f"{'.'.join(keys)} is too large")
+    beyond = isinstance(values, int | float) and not least <= values <= most
+    if not isinstance(values, kind) or isinstance(values, bool) or beyond:
+        raise ValueError(f"{name} is {quoted(values, 40)}")
     return values
 
 
@@ -104,107 +109,78 @@ def _check_metrics(metrics: Sequence[Any], required: Iterable[str], *, validated
     for epoch in metrics:
         for key in required:
             entry(epoch, int | float | None, key)
-        number = entry(epoch, int, "epoch")
-        if number <= before:
-            raise ValueError(f"epoch {number} after epoch {before}")
-        before = number
-        for key in (*_SHARES, *_SIZES, *_COUNTS):
+        before = entry(epoch, int, "epoch", least=before + 1)
+        for key, (kind, most) in _FIGURES.items():
             if key in epoch:
-                _check_figure(epoch, key)
+                entry(epoch, kind, key, least=0, most=most)
         if (epoch.get("validation_accuracy") is None) == validated:
             raise ValueError(f"validation_accuracy is {epoch.get('validation_accuracy')}")
 
 
-def _check_figure(epoch: dict[str, Any], key: str) -> None:
-    kind: Any = int if key in _COUNTS else int | float
-    value = entry(epoch, kind if key in (*_COUNTS, *_ALWAYS_FINITE) else kind | None, key)
-    if value is not None and not 0 <= value <= (1 if key in _SHARES else _LARGEST):
-        raise ValueError(f"{key} is {value}")
-
-
 def _check_summary(summary: dict[str, Any]) -> None:
     for key in ("epochs", "best_epoch", "num_weights"):
-        if entry(summary, int, key) < 0:
-            raise ValueError(f"{key} is {summary[key]}")
+        entry(summary, int, key, least=0)
     entry(summary, str, "stopped")
     entry(summary, int | float | None, "best_validation_accuracy")
     names = entry(summary, list, "class_names")
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError("class_names are no names")
-    _check_test(entry(summary, dict, "test"), names)
-
-
-def _check_test(test: dict[str, Any], names: list[str]) -> None:
-    values = {"test": test}
     for key in ("accuracy", "balanced_accuracy"):
-        if not 0 <= entry(values, int | float, "test", key) <= 1:
-            raise ValueError(f"test.{key} is {test[key]}")
-    entry(values, int | float | None, "test", "loss")
-    entry(values, int, "test", "num_images")
+        entry(summary, int | float, "test", key, least=0, most=1)
+    entry(summary, int | float | None, "test", "loss")
+    entry(summary, int, "test", "num_images")
     for name in names:
-        entry(values, int | float | None, "test", "per_class", name)
-    confusion = entry(values, list, "test", "confusion")
-    rows = [row for row in confusion if isinstance(row, list) and len(row) == len(names)]
-    if len(rows) != len(names) or len(confusion) != len(names):
+        entry(summary, int | float | None, "test", "per_class", name)
+    confusion = entry(summary, list, "test", "confusion")
+    if [isinstance(row, list) and len(row) for row in confusion] != [len(names)] * len(names):
         raise ValueError("test.confusion does not fit class_names")
-    for row in rows:
-        for count in row:
-            if not isinstance(count, int) or not 0 <= count < 2**40:
-                raise ValueError("test.confusion has entries that are no counts")
+    if not all(isinstance(count, int) and 0 <= count < 2**40 for row in confusion for count in row):
+        raise ValueError("test.confusion has entries that are no counts")
 
 
-_UNKNOWN = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+UNKNOWN = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 _MOST_SECONDS = 1e10
 """Three centuries: what is beyond was not measured."""
 
 
 def read_predictions(run: Run, num_classes: int) -> dict[str, NDArray[Any]]:
     """`images` (n, channels, *spatial), `labels` (n,) and `probabilities` (n, classes)."""
-    path = run.folder / PREDICTIONS
-    try:
-        predictions = {
-            name: tensor.numpy() for name, tensor in safetensors.load(path.read_bytes()).items()
-        }
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error}); restore it from a copy, or train again"
-        ) from error
-    with named(path):
-        _check_predictions(predictions, num_classes)
+    predictions = _read_arrays(run, ("images", "labels", "probabilities"))
+    with named(run.folder / PREDICTIONS):
+        images, labels, probabilities = (array.shape for array in predictions.values())
+        wanted = (images[:1], (*images[:1], num_classes))
+        if len(images) < 3 or (labels, probabilities) != wanted or not images[0]:
+            raise ValueError(f"shapes {images}, {labels}, {probabilities}, {num_classes} classes")
+        found = predictions["labels"]
+        if found.dtype.kind not in "iu":
+            raise ValueError(f"labels of type {found.dtype}")
+        if not 0 <= found.min() <= found.max() < num_classes:
+            raise ValueError(f"labels beyond {num_classes} classes")
     return predictions
 
 
 def read_answers(run: Run, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
     """What goes in, what comes out and what is wanted, (n, channels, *spatial) each."""
-    path = run.folder / PREDICTIONS
-    try:
-        with safe_open(path, framework="np") as file:
-            found = {name: file.get_tensor(name) for name in columns}
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); {AGAIN}") from error
-    with named(path):
+    found = _read_arrays(run, columns)
+    with named(run.folder / PREDICTIONS):
         shapes = {(len(array), *array.shape[2:]) for array in found.values()}
         if len(shapes) > 1:
             raise ValueError(f"shapes {sorted(shapes)}")
     return found
 
 
+def _read_arrays(run: Run, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    path = run.folder / PREDICTIONS
+    try:
+        with safe_open(path, framework="np") as file:
+            return {name: file.get_tensor(name) for name in names}
+    except (OSError, SafetensorError, TypeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); {AGAIN}") from error
+
+
 def fullest_slice(labels: NDArray[Any]) -> int:
     """The slice along the last axis with the most pixels of a class."""
     return int((labels > 0).reshape(-1, labels.shape[-1]).sum(0).argmax())
-
-
-def _check_predictions(predictions: dict[str, NDArray[Any]], num_classes: int) -> None:
-    shapes = {name: array.shape for name, array in predictions.items()}
-    images, labels = shapes.get("images", ()), shapes.get("labels", ())
-    if len(images) < 3 or labels != images[:1] or not images[0]:
-        raise ValueError(f"shapes {shapes}")
-    if shapes.get("probabilities") != (images[0], num_classes):
-        raise ValueError(f"shapes {shapes}, {num_classes} classes")
-    if predictions["labels"].dtype.kind not in "iu":
-        raise ValueError(f"labels of type {predictions['labels'].dtype}")
-    if not 0 <= predictions["labels"].min() <= predictions["labels"].max() < num_classes:
-        raise ValueError(f"labels beyond {num_classes} classes")
 
 
 def read_seconds(run: Run, epochs: int) -> float | None:
@@ -215,5 +191,5 @@ def read_seconds(run: Run, epochs: int) -> float | None:
             return None
         seconds = float(sum(entry["seconds"] for entry in entries))
         return seconds if 0 <= seconds < _MOST_SECONDS else None
-    except (CheckpointError, *_UNKNOWN):
+    except (CheckpointError, *UNKNOWN):
         return None

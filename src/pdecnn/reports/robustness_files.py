@@ -21,6 +21,7 @@ from pdecnn.reports.style import (
     SMALL,
     WIDTH,
     draw_charts,
+    faint_grid,
     render,
     short_name,
     writing_figures,
@@ -93,8 +94,7 @@ def draw_robustness(found: AttackReport) -> Figure:
     for axes in panels:
         axes.set_ylim(-0.02, 1.02)
         axes.yaxis.set_major_formatter(PercentFormatter(1))
-        axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
-        axes.set_axisbelow(True)
+        faint_grid(axes)
     figure.suptitle(f"{found.recipe}, {found.num_images:,} test {found.subject}s")
     return figure
 

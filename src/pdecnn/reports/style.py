@@ -148,12 +148,9 @@ def _plot_curve(axes: Axes, curve: Series, *, points: bool) -> None:
 
 def _scale(axes: Axes, chart: Chart) -> None:
     """A faint grid; percent, decades or numbers."""
-    axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
-    axes.set_axisbelow(True)
+    faint_grid(axes)
     if chart.whole:
-        axes.xaxis.set_major_locator(
-            MaxNLocator(6, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
-        )
+        axes.xaxis.set_major_locator(_whole_numbers())
     axes.set_ylim(*chart.y_range)
     if chart.percent:
         _write_percent(axes)
@@ -175,14 +172,23 @@ def _widen(axes: Axes) -> None:
         axes.set_ylim(-0.2 * width - height, 0.2 * width + height)
 
 
+def faint_grid(axes: Axes) -> None:
+    """Horizontal lines, behind what is drawn."""
+    axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
+    axes.set_axisbelow(True)
+
+
+def _whole_numbers() -> MaxNLocator:
+    return MaxNLocator(6, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+
+
 def scale_epochs(axes: Axes, epochs: Sequence[int]) -> None:
     """A horizontal axis of whole epochs, and a faint grid."""
     margin = 0.5 + 0.02 * len(epochs)
     axes.set_xlim(epochs[0] - margin, epochs[-1] + margin)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(_whole_numbers())
     axes.set_xlabel("epoch")
-    axes.grid(axis="y", color=LIGHT_GREY, linewidth=0.4)
-    axes.set_axisbelow(True)
+    faint_grid(axes)
 
 
 def scale_accuracy(axes: Axes) -> None:
