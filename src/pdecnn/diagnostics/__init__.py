@@ -27,8 +27,8 @@ from pdecnn.diagnostics.growth import measure_growth as measure_growth
 from pdecnn.diagnostics.guarantees import Assumption as Assumption
 from pdecnn.diagnostics.guarantees import guaranteed_bound as guaranteed_bound
 from pdecnn.diagnostics.guarantees import monotone_assumptions as monotone_assumptions
-from pdecnn.diagnostics.inputs import block_inputs as block_inputs
 from pdecnn.diagnostics.jacobians import LinearMap as LinearMap
+from pdecnn.diagnostics.jacobians import block_inputs as block_inputs
 from pdecnn.diagnostics.jacobians import layer_jacobian as layer_jacobian
 from pdecnn.diagnostics.jacobians import step_jacobian as step_jacobian
 from pdecnn.diagnostics.jacobians import system_jacobian as system_jacobian

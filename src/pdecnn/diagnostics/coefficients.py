@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from math import isfinite, nan, sqrt
 
 import torch
@@ -12,7 +13,6 @@ from pdecnn.checks import is_count
 from pdecnn.errors import ConfigError
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
-from pdecnn.pde.integrators import Layers
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.stencil import pde_coefficients, pde_terms, stencil_from_pde_coefficients
 
@@ -31,6 +31,11 @@ def term_kind(term: Sequence[int]) -> str:
     if total == 2:
         return "diffusion" if max(term) == 2 else "mixed"
     return KINDS[total]
+
+
+def derivative_name(term: Sequence[int]) -> str:
+    """'xxy' for two derivatives in x and one in y; '1' for none."""
+    return "".join(letter * order for letter, order in zip("xyz", term, strict=False)) or "1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,16 +135,13 @@ class BlockCoefficients:
         c are the parts beta_t B_t of the stencils. 0: constant in time; about sqrt(2): steps have
         nothing to do with each other.
         """
-        return {kind: self._change(kind) for kind in KINDS}
-
-    def _change(self, kind: str) -> float:
-        sizes = [_parts(step, kind) for step in self.steps]
-        if len(sizes) < 2:
-            return 0.0
-        stacked = torch.stack(sizes)
-        size = float(stacked.square().sum(1).mean())
-        change = float(stacked.diff(dim=0).square().sum(1).mean())
-        return 0.0 if size == 0 else sqrt(change / size)
+        changes = dict.fromkeys(KINDS, 0.0)
+        for kind in KINDS if len(self.steps) > 1 else ():
+            parts = torch.stack([_parts(step, kind) for step in self.steps])
+            size = float(parts.square().sum(1).mean())
+            change = float(parts.diff(dim=0).square().sum(1).mean())
+            changes[kind] = 0.0 if size == 0 else sqrt(change / size)
+        return changes
 
 
 def operator_coefficients(
@@ -187,11 +189,8 @@ def has_coefficients(block: Block) -> bool:
 
 def block_coefficients(block: Block, size: Sequence[int]) -> BlockCoefficients:
     """The coefficients of every K of every step of a block on images of `size`."""
-    return BlockCoefficients(steps=tuple(_step_operators(layers, size) for layers in block.steps))
-
-
-def _step_operators(layers: Layers, size: Sequence[int]) -> tuple[OperatorCoefficients, ...]:
-    return tuple(operator for layer in layers for operator in operator_coefficients(layer, size))
+    steps = ([operator_coefficients(layer, size) for layer in layers] for layers in block.steps)
+    return BlockCoefficients(steps=tuple(tuple(chain.from_iterable(step)) for step in steps))
 
 
 def _affine(layer: AbstractLayer, names: Sequence[str]) -> Tensor | None:

@@ -45,17 +45,19 @@ class EnergyCurves:
     """The same at centred states."""
 
 
-def features_symbol(block: Block) -> str:
-    """What the features of a block are: '(Y, Z)' where they are two halves, else 'Y'."""
-    return block.integrator.features_symbol
-
-
 def block_times(block: Block) -> list[float]:
     """t_0 ... t_N; stable steps differ from each other."""
     sizes = block.step_sizes
     if len(set(sizes)) == 1:
         return [sizes[0] * step for step in range(len(sizes) + 1)]
     return list(accumulate(sizes, initial=0.0))
+
+
+def relative_change(curve: Tensor) -> float:
+    """max |E_j - E_0| / |E_0| over times and images; examples that start at 0 are left out."""
+    start = curve[:1].abs()
+    changes = ((curve - curve[:1]).abs() / start)[:, start[0] != 0]
+    return float(changes.max()) if changes.numel() else 0.0
 
 
 @torch.no_grad()

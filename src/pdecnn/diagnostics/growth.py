@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import cast
 
@@ -81,15 +82,16 @@ def measure_growth(
     generator = torch.Generator().manual_seed(seed)
     depths = tuple(range(plain.num_steps + 1))
     if perturbation == "worst":
-        depths = _some_depths(plain.num_steps)
+        # All of them, or some in nearly equal distances.
+        number = min(plain.num_steps, MOST_DEPTHS)
+        depths = tuple(round(place * plain.num_steps / number) for place in range(number + 1))
         first = _unit(_normal_like(start, generator))
         ratios = _worst(path, start, first, depths, num_iterations)
     else:
-        draws = [_normal_like(start, generator) for _ in range(num_draws)]
-        along = _derivative if perturbation == "random" else _difference
-        ratios = torch.stack(
-            [along(path, start, draw, plain.num_steps, noise_size) for draw in draws]
-        ).amax(0)
+        along = _derivative if perturbation == "random" else partial(_difference, noise_size)
+        draws = (_unit(_normal_like(start, generator)) for _ in range(num_draws))
+        found = [along(path, start, draw, plain.num_steps) for draw in draws]
+        ratios = torch.stack(found).amax(0)
     # Features that vanish and stay so have no size to compare with.
     shrinkage = torch.nan_to_num(sizes[:1] / sizes[list(depths)], nan=1.0, posinf=inf)
     return Growth(
@@ -99,12 +101,6 @@ def measure_growth(
         constants=_largest(ratios),
         relative_constants=_largest(ratios * shrinkage),
     )
-
-
-def _some_depths(num_steps: int) -> tuple[int, ...]:
-    """0 and all depths, or `MOST_DEPTHS` of them in nearly equal distances."""
-    number = min(num_steps, MOST_DEPTHS)
-    return tuple(round(place * num_steps / number) for place in range(number + 1))
 
 
 def _forward_path(block: Block, features: Tensor) -> tuple[Path, Tensor]:
@@ -132,33 +128,34 @@ def _backward_path(block: Block, features: Tensor) -> tuple[Path, Tensor]:
     undone = cast(AbstractReversibleIntegrator, integrator)
     final = double_state(block.propagate(features.detach().double()))
 
+    def joined(state: State) -> Tensor:
+        return torch.cat([part.flatten(1) for part in state], dim=1)
+
     def path(flat: Tensor, depth: int) -> list[Tensor]:
-        state = _split(flat, final)
+        parts = zip(flat.chunk(len(final), dim=1), final, strict=True)
+        state: State = tuple(part.reshape(wanted.shape) for part, wanted in parts)
         found = [flat]
         for layers in list(reversed(block.steps))[:depth]:
             state = undone.step_back(layers, state, block.step_size)
-            found.append(_join(state))
+            found.append(joined(state))
         return found
 
-    return path, _join(final)
+    return path, joined(final)
 
 
-def _derivative(path: Path, start: Tensor, draw: Tensor, depth: int, size: float) -> Tensor:
+def _derivative(path: Path, start: Tensor, direction: Tensor, depth: int) -> Tensor:
     """Ratios (depth + 1, batch) of the derivative along a direction."""
-    del size
-    direction = _unit(draw)
     apply, _ = products_at(lambda values: torch.stack(path(values, depth)), start)
     return _lengths(apply(direction))
 
 
-def _difference(path: Path, start: Tensor, draw: Tensor, depth: int, size: float) -> Tensor:
+@torch.no_grad()
+def _difference(size: float, path: Path, start: Tensor, direction: Tensor, depth: int) -> Tensor:
     """Ratios (depth + 1, batch) of the distance to the path from a start with noise."""
     length = size * start.norm(dim=1, keepdim=True)
     # Features that vanish have no size of their own.
     length = torch.where(length > 0, length, torch.full_like(length, size))
-    noise = length * _unit(draw)
-    with torch.no_grad():
-        apart = torch.stack(path(start + noise, depth)) - torch.stack(path(start, depth))
+    apart = torch.stack(path(start + length * direction, depth)) - torch.stack(path(start, depth))
     return _lengths(apart / length)
 
 
@@ -210,12 +207,3 @@ def _unit(values: Tensor) -> Tensor:
 def _normal_like(values: Tensor, generator: torch.Generator) -> Tensor:
     drawn = torch.randn(values.shape, generator=generator, dtype=values.dtype)
     return drawn.to(values.device)
-
-
-def _join(state: State) -> Tensor:
-    return torch.cat([part.flatten(1) for part in state], dim=1)
-
-
-def _split(flat: Tensor, like: State) -> State:
-    parts = flat.chunk(len(like), dim=1)
-    return tuple(part.reshape(wanted.shape) for part, wanted in zip(parts, like, strict=True))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.errors import ConfigError
+from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.facts import declared
@@ -44,18 +45,13 @@ class LinearMap:
 
     def symmetric_part(self) -> "LinearMap":
         """(A + A^T)/2 of a square A."""
-
-        def apply(vector: Tensor) -> Tensor:
-            return (self.apply(vector) + self.adjoint(vector)) / 2
-
-        return LinearMap(size=self.size, device=self.device, apply=apply, adjoint=apply)
+        return self._symmetric(lambda vector: (self.apply(vector) + self.adjoint(vector)) / 2)
 
     def gram(self) -> "LinearMap":
         """A^T A."""
+        return self._symmetric(lambda vector: self.adjoint(self.apply(vector)))
 
-        def apply(vector: Tensor) -> Tensor:
-            return self.adjoint(self.apply(vector))
-
+    def _symmetric(self, apply: Product) -> "LinearMap":
         return LinearMap(size=self.size, device=self.device, apply=apply, adjoint=apply)
 
     def dense(self) -> Tensor:
@@ -69,10 +65,7 @@ def jacobian_at(function: Callable[[State], State], point: State) -> LinearMap:
     """The Jacobian of a function of states at a point, the function being evaluated once."""
     flat = _flatten(point).double()
 
-    def flat_function(vector: Tensor) -> Tensor:
-        return _flatten(function(_unflatten(vector, point)))
-
-    apply, adjoint = products_at(flat_function, flat)
+    apply, adjoint = products_at(lambda at: _flatten(function(_unflatten(at, point))), flat)
     return LinearMap(size=flat.numel(), device=flat.device, apply=apply, adjoint=adjoint)
 
 
@@ -143,6 +136,18 @@ def convolution_map(convolution: Convolution, size: tuple[int, ...]) -> LinearMa
         apply=lambda vector: double(vector.view(inputs.shape)).flatten(),
         adjoint=lambda vector: double.adjoint(vector.view(outputs)).flatten(),
     )
+
+
+@torch.no_grad()
+def block_inputs(network: Network, images: Tensor) -> list[Tensor]:
+    """The features each block starts from, for standardised images, in evaluation mode."""
+    inputs = []
+    with evaluation_mode(network):
+        features = network.open(images)
+        for block, connector in zip(network.blocks, network.connectors, strict=True):
+            inputs.append(features)
+            features = connector(block(features))
+    return inputs
 
 
 def frozen_copy(module: _Module) -> _Module:

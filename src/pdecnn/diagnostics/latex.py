@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from pdecnn.checks import check_count, check_number
 from pdecnn.diagnostics.coefficients import (
     OperatorCoefficients,
+    derivative_name,
     has_coefficients,
     operator_coefficients,
 )
@@ -15,7 +16,6 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.facts import declared
 from pdecnn.pde.layers import AbstractLayer
 
-_VARIABLES = "xyz"
 _ACTIVATIONS = {"relu": r"\max(0, \cdot)", "tanh": r"\tanh", "identity": r"\mathrm{id}"}
 _NORMALIZATIONS = {"tv": r"\mathcal{N}_{\mathrm{tv}}", "batch": r"\mathcal{N}_{\mathrm{batch}}"}
 
@@ -147,14 +147,10 @@ def _polynomial(
             continue
         sign = "-" if value < 0 else "+"
         joint = f" {sign} " if text else sign.replace("+", "")
-        text += f"{joint}{_number(abs(value), digits)}{_derivative(term)}"
+        name = derivative_name(term)
+        derivative = "" if name == "1" else rf"\,\partial_{{{name}}}"
+        text += f"{joint}{_number(abs(value), digits)}{derivative}"
     return text
-
-
-def _derivative(term: Sequence[int]) -> str:
-    """\\partial_{xxy} for (2, 1)."""
-    letters = "".join(variable * order for variable, order in zip(_VARIABLES, term, strict=False))
-    return rf"\,\partial_{{{letters}}}" if letters else ""
 
 
 def _number(value: float, digits: int) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pdecnn.diagnostics.inputs import block_inputs
+from pdecnn.diagnostics.jacobians import block_inputs
 from pdecnn.errors import ConfigError
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import block_gradients, relative_error

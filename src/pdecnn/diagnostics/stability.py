@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pdecnn.diagnostics.growth import PERTURBATIONS, Growth, measure_growth
 from pdecnn.diagnostics.guarantees import departure, guaranteed_bound
-from pdecnn.diagnostics.inputs import block_inputs
 from pdecnn.diagnostics.jacobians import (
+    block_inputs,
     layer_jacobian,
     plain_copy,
     system_jacobian,
@@ -63,12 +62,18 @@ def block_stability(
     plain = plain_copy(block)
     with torch.no_grad():
         states = plain.trajectory(features.detach().double())
-    growth = _measured_growth(plain, features, num_iterations)
+    growth = tuple(
+        measure_growth(
+            plain, features, perturbation=name, backward=backward, num_iterations=num_iterations
+        )
+        for backward in ((False, True) if plain.integrator.reversible else (False,))
+        for name in PERTURBATIONS
+    )
     if not all(bool(part.isfinite().all()) for state in states for part in state):
         return BlockStability(steps=(), growth=growth, verdict=diverged_verdict(plain, features))
     steps = tuple(
-        _step_stability(plain, _first_example(states[index]), index, dense_size)
-        for index in range(plain.num_steps)
+        _step_stability(plain, tuple(part[:1] for part in state), index, dense_size)
+        for index, state in enumerate(states[:-1])
     )
     # What was attached to the block itself, which the copy has not.
     changed = departure(block, with_parts=False)
@@ -87,35 +92,18 @@ def network_stability(
     ]
 
 
-def _first_example(state: State) -> State:
-    return tuple(part[:1] for part in state)
-
-
-def _measured_growth(block: Block, features: Tensor, num_iterations: int) -> tuple[Growth, ...]:
-    directions = (False, True) if block.integrator.reversible else (False,)
-    return tuple(
-        measure_growth(
-            block,
-            features,
-            perturbation=perturbation,
-            backward=backward,
-            num_iterations=num_iterations,
-        )
-        for backward in directions
-        for perturbation in PERTURBATIONS
-    )
-
-
 class _Search:
     """Finds the numbers of a step, and keeps the reasons why some are missing."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}
 
-    def find(self, number: str, compute: Callable[[], _Found]) -> _Found | None:
+    def find(
+        self, number: str, compute: Callable[..., _Found], *arguments: Any, **options: Any
+    ) -> _Found | None:
         """What is computed; None where it is not known, or no iteration finds it."""
         try:
-            return compute()
+            return compute(*arguments, **options)
         except (ConfigError, DivergedError) as error:
             self.reasons[number] = str(error)
             return None
@@ -137,34 +125,36 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
     jacobians = [
         layer_jacobian(layer, source) for layer, source in zip(layers, sources, strict=True)
     ]
+    dense = {"dense_size": dense_size}
     norms = [
-        search.find(f"norm of K of layer {k}", partial(_norm, layer, size, dense_size))
+        search.find(f"norm of K of layer {k}", _norm, layer, size, dense_size)
         for k, layer in enumerate(layers)
     ]
     symmetric_eigenvalues = [
         search.find(
             f"largest symmetric eigenvalue of layer {k}",
-            partial(largest_symmetric_eigenvalue, jacobian, dense_size=dense_size),
+            largest_symmetric_eigenvalue,
+            jacobian,
+            **dense,
         )
         for k, jacobian in enumerate(jacobians)
     ]
     spectra = [
-        search.find(f"spectrum of layer {k}", partial(spectrum, jacobian, dense_size=dense_size))
+        search.find(f"spectrum of layer {k}", spectrum, jacobian, **dense)
         for k, jacobian in enumerate(jacobians)
     ]
-    local = search.find("local bound", partial(_local, block, state, index, dense_size))
+    local = search.find("local bound", _local, block, state, index, dense_size)
     amplification = search.find(
         "amplification", lambda: _amplification(search.need("local bound", local))
     )
     system = search.find(
         "spectrum of the system",
-        lambda: _system_spectrum(
-            block,
-            state,
-            index,
-            lambda: search.need("spectrum of layer 0", spectra[0]),
-            dense_size,
-        ),
+        _system_spectrum,
+        block,
+        state,
+        index,
+        lambda: search.need("spectrum of layer 0", spectra[0]),
+        dense_size,
     )
     guaranteed = guaranteed_bound(block.integrator, layers, size, dense_size=dense_size)
     return StepStability(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.data.augmentation import cpu_generator
-from pdecnn.diagnostics.energy import block_times, features_symbol
+from pdecnn.diagnostics.energy import block_times
 from pdecnn.diagnostics.jacobians import has_symmetric_layers, is_wave
 from pdecnn.errors import ConfigError
 from pdecnn.explorer.frames import (
@@ -148,7 +148,7 @@ class Explorer:
             "equation": _equation(self.blocks),
             "formula": _formula(self.blocks[0]),
             "in_channels": config.in_channels,
-            "symbol": features_symbol(self.blocks[0]),
+            "symbol": self.blocks[0].integrator.features_symbol,
             "num_weights": subject.network.num_weights,
             "class_names": subject.class_names,
             "blocks": [_describe_block(block) for block in self.blocks],

@@ -7,11 +7,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from pdecnn.diagnostics.coefficients import KINDS, BlockCoefficients
+from pdecnn.diagnostics.coefficients import KINDS, BlockCoefficients, derivative_name
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis
-from pdecnn.diagnostics.energy import CURVES, block_times, features_symbol
+from pdecnn.diagnostics.energy import CURVES, block_times, relative_change
 from pdecnn.diagnostics.growth import PERTURBATIONS
-from pdecnn.diagnostics.json_values import derivative_name, relative_change
 from pdecnn.diagnostics.lipschitz import Factor
 from pdecnn.diagnostics.verdict import StepStability, Verdict
 from pdecnn.reports.charts import Chart, Series
@@ -217,7 +216,7 @@ _PDE_NOTE = (
 
 def curve_name(name: str, found: BlockDiagnosis) -> str:
     """What a field of the energy curves is."""
-    return _CURVE_NAMES[name].format(symbol=features_symbol(found.block))
+    return _CURVE_NAMES[name].format(symbol=found.block.integrator.features_symbol)
 
 
 def _stability_rows(block: BlockDiagnosis) -> Iterator[tuple[str, ...]]:

@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from pdecnn.diagnostics.coefficients import KINDS, BlockCoefficients, term_kind
+from pdecnn.diagnostics.coefficients import KINDS, BlockCoefficients, derivative_name, term_kind
 from pdecnn.diagnostics.diagnosis import LATEX_THRESHOLD, BlockDiagnosis
-from pdecnn.diagnostics.json_values import derivative_name, kind_name
 from pdecnn.files import csv_bytes, json_bytes, write_all
 from pdecnn.pde.stencil import pde_terms, stencil_from_pde_coefficients
 from pdecnn.reports.charts import Chart
@@ -103,8 +102,8 @@ def _coefficients(blocks: Sequence[BlockDiagnosis]) -> Iterator[tuple[Any, ...]]
                 for output, row in enumerate(values):
                     for source, entries in enumerate(row):
                         for term, value in zip(operator.terms, entries, strict=True):
-                            name = derivative_name(term)
-                            yield *key, output, source, name, kind_name(term), repr(value)
+                            names = derivative_name(term), term_kind(term).replace(" ", "_")
+                            yield *key, output, source, *names, repr(value)
                 for kind in ("scale", "source"):
                     weights = getattr(operator, kind)
                     for output, value in enumerate([] if weights is None else weights.tolist()):

@@ -13,8 +13,12 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.diagnostics.attacks import NORMS
 from pdecnn.diagnostics.certificate import lipschitz_factors
 from pdecnn.diagnostics.corruptions import CorruptionResult, measure_corruptions
-from pdecnn.diagnostics.diagnosis import BlockDiagnosis, diagnose_network
-from pdecnn.diagnostics.json_values import block_values, finite_number
+from pdecnn.diagnostics.diagnosis import (
+    BlockDiagnosis,
+    block_values,
+    diagnose_network,
+    finite_number,
+)
 from pdecnn.diagnostics.lipschitz import Factor, rounded_up_product
 from pdecnn.diagnostics.robustness import (
     METHODS,

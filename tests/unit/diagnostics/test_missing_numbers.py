@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pdecnn.diagnostics import block_stability, convolution_norm, diagnose_block, spectra
-from pdecnn.diagnostics.json_values import block_values
+from pdecnn.diagnostics.diagnosis import block_values
 from pdecnn.pde import Block, ForwardEuler
 from tests.unit.diagnostics import equations
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pdecnn.diagnostics import diagnose_block
+from pdecnn.diagnostics.diagnosis import block_values
 from pdecnn.diagnostics.guarantees import departure, is_linear, is_monotone
-from pdecnn.diagnostics.json_values import block_values
 from pdecnn.pde import Block, SymmetricLayer
 from tests.blocks import integrator_name, make_features, randomize_
 from tests.plugin_example import INTEGRATORS, ExplicitMidpoint, ImplicitMidpoint, LeakyLayer
