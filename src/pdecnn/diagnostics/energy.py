@@ -77,12 +77,13 @@ def energy_curves(block: Block, features: Tensor) -> EnergyCurves:
     )
 
 
-def potential(layer: AbstractLayer, features: Tensor) -> Tensor:
+def potential(layer: nn.Module, features: Tensor) -> Tensor:
     """sum Phi(K Y), of which F_sym is minus the gradient: Phi' = sigma; one for each example.
 
     With a scale s and a bias b after K it is sum (Phi(s K Y + b) - Phi(b))/s, or sum sigma(b) K Y
     where s = 0. Without normalisation only (`has_potential`).
     """
+    assert isinstance(layer, AbstractLayer)
     antiderivative = layer.activation.antiderivative
     assert antiderivative is not None
     filtered = layer.convolution(features)
@@ -113,7 +114,7 @@ def _conserved(block: Block) -> EnergyOf | None:
         return None
 
     def energy(layers: Layers, state: State) -> Tensor | None:
-        return block.integrator.energy([partial(_potential, layer) for layer in layers], state)
+        return block.integrator.energy([partial(potential, layer) for layer in layers], state)
 
     return energy
 
@@ -158,11 +159,6 @@ def _along(
     values = [energy(layers, state) for layers, state in zip(steps, states, strict=True)]
     known = [value for value in values if value is not None]
     return torch.stack(known) if len(known) == len(values) else None
-
-
-def _potential(layer: nn.Module, features: Tensor) -> Tensor:
-    assert isinstance(layer, AbstractLayer)
-    return potential(layer, features)
 
 
 def _sum(values: Tensor) -> Tensor:

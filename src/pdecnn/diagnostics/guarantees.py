@@ -64,13 +64,11 @@ def monotone_assumptions(layer: nn.Module) -> tuple[Assumption, ...]:
 
 def _monotone_parts(layer: AbstractLayer) -> tuple[Assumption, ...]:
     normalization = layer.normalization
-    if _is_denoising(layer):
-        denoising = Assumption(
-            statement="total variation denoising: sigma = identity, TV norm without weights",
-            holds=True,
-        )
-        return (denoising,)
     name, slopes = layer.activation.name, layer.activation.slope_range
+    bare = type(normalization) is TotalVariationNorm and normalization.affine is None
+    if bare and slopes == (1.0, 1.0):
+        denoising = "total variation denoising: sigma = identity, TV norm without weights"
+        return (Assumption(statement=denoising, holds=True),)
     is_ours = layer.activation in BUILT_IN
     assumptions = (
         Assumption(
@@ -189,12 +187,6 @@ def sufficient_linear_bound(
         if isinstance(layer, AbstractLayer)
     ]
     return quotient(sqrt(rule.linear), sqrt(prod(constants)))
-
-
-def _is_denoising(layer: AbstractLayer) -> bool:
-    norm = layer.normalization
-    bare = type(norm) is TotalVariationNorm and norm.affine is None
-    return bare and layer.activation.slope_range == (1.0, 1.0)
 
 
 def _cocoercivity(layer: AbstractLayer, norm: float) -> float:

@@ -140,28 +140,18 @@ def check_known(network: nn.Module) -> None:
             raise _unknown(name, found)
         if isinstance(part, AbstractLayer) and (found := departure(part)) is not None:
             raise _unknown(name, f"was changed: {found}")
-    for names, kinds in (
-        (("opening",), _OPENINGS),
-        (_numbered("blocks", network.blocks), (Block,)),
-        (_numbered("connectors", network.connectors), _CONNECTORS),
-        (("classifier",), _CLASSIFIERS),
-    ):
-        for name in names:
-            part = network.get_submodule(name)
-            if type(part) not in kinds:
-                raise _unknown(name, f"is of class {type(part).__name__}")
-    _check_preprocessing(network.preprocessing)
-
-
-def _check_preprocessing(preprocessing: Preprocessing) -> None:
+    stages: dict[str, tuple[type, ...]] = {"opening": _OPENINGS, "classifier": _CLASSIFIERS}
+    stages |= {f"blocks.{k}": (Block,) for k in range(len(network.blocks))}
+    stages |= {f"connectors.{k}": _CONNECTORS for k in range(len(network.connectors))}
+    for name, kinds in stages.items():
+        part = network.get_submodule(name)
+        if type(part) not in kinds:
+            raise _unknown(name, f"is of class {type(part).__name__}")
+    preprocessing = network.preprocessing
     if type(preprocessing) is not Preprocessing:
         raise _unknown("preprocessing", f"is of class {type(preprocessing).__name__}")
     if preprocessing.emphasis:
         raise _unknown("preprocessing", f"has emphasis={preprocessing.emphasis:g}")
-
-
-def _numbered(name: str, parts: nn.ModuleList) -> tuple[str, ...]:
-    return tuple(f"{name}.{k}" for k in range(len(parts)))
 
 
 def _oddity(part: nn.Module) -> str | None:
@@ -205,9 +195,11 @@ def network_bounds(network: Network, size: Size) -> dict[str, Bound]:
     size = tuple(n // getattr(opening, "patch_size", 1) for n in size)
     for k, (block, connector) in enumerate(zip(network.blocks, network.connectors, strict=True)):
         assert isinstance(block, Block)
+        assert isinstance(connector, Connector | BoundedConnector)
         found[f"block {k}"] = _block(block, size)
         found[f"connector {k}"] = _connector(connector, size)
-        size = tuple(n // 2 for n in size) if _pools(connector) else size
+        pools = connector.pool if isinstance(connector, Connector) else not connector.is_last
+        size = tuple(n // 2 for n in size) if pools else size
     found["mean over the pixels"] = _mean(cast(Classifier, network.classifier), prod(size))
     return found
 
@@ -254,15 +246,14 @@ def _opening(opening: nn.Module, size: Size) -> Bound:
     if isinstance(opening, BoundedOpening):
         return _bounded(opening.convolution, tuple(n // opening.patch_size for n in size))
     assert isinstance(opening, Opening)
-    return _convolution(opening.convolution, size).then(_normalization(opening, size))
+    return _activated(opening, size)
 
 
-def _connector(connector: nn.Module, size: Size) -> Bound:
+def _connector(connector: Connector | BoundedConnector, size: Size) -> Bound:
     dimension = len(size)
     if isinstance(connector, Connector):
-        found = _convolution(connector.convolution, size).then(_normalization(connector, size))
+        found = _activated(connector, size)
         return found.then(pooling_bound(2, dimension)) if connector.pool else found
-    assert isinstance(connector, BoundedConnector)
     if connector.is_last:
         return IDENTITY
     # Averages times 2^(d/2); sums and differences of 2^d numbers, each times 2^(-d/2); or moved.
@@ -272,12 +263,6 @@ def _connector(connector: nn.Module, size: Size) -> Bound:
     }
     pooled = Bound(relative=errors.get(connector.pooling, 0.0))
     return pooled.then(_bounded(connector.convolution, tuple(n // 2 for n in size)))
-
-
-def _pools(connector: nn.Module) -> bool:
-    if isinstance(connector, Connector):
-        return connector.pool
-    return isinstance(connector, BoundedConnector) and not connector.is_last
 
 
 def _mean(classifier: Classifier, num_pixels: int) -> Bound:
@@ -320,9 +305,10 @@ def _largest(part: BoundedConvolution | StableLayer, size: Size) -> Size:
     return part.norm.size if fits else size
 
 
-def _normalization(stage: Any, size: Size) -> Bound:
-    """N, then ReLU, which keeps distances and is exact."""
-    return _norm_bound(stage.normalization, prod(size))
+def _activated(stage: Opening | Connector, size: Size) -> Bound:
+    """K, N, and ReLU, which keeps distances and is exact."""
+    found = _convolution(stage.convolution, size)
+    return found.then(_norm_bound(stage.normalization, prod(size)))
 
 
 def _norm_bound(normalization: nn.Module, num_pixels: int) -> Bound:

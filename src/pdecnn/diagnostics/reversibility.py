@@ -70,7 +70,10 @@ def reversal_errors(
         wide = inputs.to(torch.promote_types(dtype, torch.float32))
         expected_features = wide if grid is None else grid.round(wide)
         recovered = reversing.reverse(reversing.propagate(inputs))
-    found, expected = (_gradients(twin, inputs, seed) for twin in (reversing, stored))
+    generator = torch.Generator().manual_seed(seed)
+    cotangent = torch.randn(features.shape, generator=generator, dtype=torch.float64)
+    # Of the features, then of the weights.
+    found, expected = (block_gradients(one, inputs, cotangent) for one in (reversing, stored))
     return ReversalErrors(
         dtype=dtype,
         reconstruction=relative_error([recovered], [expected_features]),
@@ -107,10 +110,3 @@ def _copy(block: Block, dtype: torch.dtype, *, backprop: str, grid_bits: int | N
         grid_bits=grid_bits,
     )
     return copy.to(dtype).eval().requires_grad_(True)
-
-
-def _gradients(block: Block, features: Tensor, seed: int) -> list[Tensor]:
-    """Of the features, then of the weights, for a random cotangent."""
-    generator = torch.Generator().manual_seed(seed)
-    cotangent = torch.randn(features.shape, generator=generator, dtype=torch.float64)
-    return block_gradients(block, features, cotangent)

@@ -113,12 +113,13 @@ def judge(
 
     `changed` says how the block that is meant departs from its plain copy, which was measured.
     """
+    wave = is_wave(block.integrator)
     # What diffuses grows backwards in time, however stable it is.
-    growth = tuple(found for found in growth if is_wave(block.integrator) or not found.backward)
+    growth = tuple(found for found in growth if wave or not found.backward)
     largest = max(found.constant for found in growth)
     assumptions = (
         _wave_assumptions(block, steps, size, dense_size)
-        if is_wave(block.integrator)
+        if wave
         else _monotone_assumptions(block, steps, largest)
     )
     if changed is not None:
@@ -128,34 +129,29 @@ def judge(
             otherwise=f"the block was changed: {changed}",
         )
         assumptions = (*assumptions, unchanged)
-    theorem = _THEOREMS[is_wave(block.integrator)]
-    if all(assumption.holds for assumption in assumptions):
-        name = "bounded" if is_wave(block.integrator) else "guaranteed"
+    failing = "; ".join(found.words for found in assumptions if not found.holds)
+    instability = _instability(block, steps, growth) if failing else None
+    name = "unstable" if instability is not None else "measured"
+    alone = "" if changed is None else " in its steps alone"
+    reason = instability or (
+        f"nothing is proved, since {failing}. On these features perturbations grew at most "
+        f"{largest:.3g}-fold{alone}"
+    )
+    if not failing:
+        name, reason = "guaranteed", "no step expands the distance of any two features"
+    if not failing and wave:
+        name = "bounded"
         reason = (
             "perturbations stay below a constant, which may be large, at any depth: every "
-            "eigenvalue of a step has magnitude 1. On these features they grew at most "
+            f"eigenvalue of a step has magnitude 1. On these features they grew at most "
             f"{largest:.3g}-fold"
-            if is_wave(block.integrator)
-            else "no step expands the distance of any two features"
         )
-        return Verdict(name=name, theorem=theorem, assumptions=assumptions, reason=reason)
-    failing = "; ".join(found.words for found in assumptions if not found.holds)
-    instability = _instability(block, steps, growth)
-    if instability is not None:
-        return Verdict(
-            name="unstable",
-            theorem=theorem,
-            assumptions=assumptions,
-            reason=instability,
-            remedy=_remedy(block, steps),
-        )
-    alone = "" if changed is None else " in its steps alone"
     return Verdict(
-        name="measured",
-        theorem=theorem,
+        name=name,
+        theorem=_THEOREMS[wave],
         assumptions=assumptions,
-        reason=f"nothing is proved, since {failing}. On these features perturbations grew at most "
-        f"{largest:.3g}-fold{alone}",
+        reason=reason,
+        remedy=_remedy(block, steps) if name == "unstable" else None,
     )
 
 
