@@ -13,10 +13,9 @@ from torch.nn import functional
 from pdecnn.checks import check_count, check_number
 from pdecnn.diagnostics.attacks import PIXELS, Bounds, Classifier, clip, is_right
 from pdecnn.diagnostics.robustness import (
+    batches_for,
     bounds_of,
     checked_images,
-    device_of,
-    in_batches,
     scores_of_pixels,
 )
 from pdecnn.errors import unknown_name
@@ -137,8 +136,7 @@ def accuracy_under(
     """
     check_count("batch_size", batch_size)
     pixels, labels = checked_images(images, labels)
-    worse = corruption(pixels)
-    batches = in_batches(worse, labels, batch_size, device=device_of(classifier))
+    batches = batches_for(classifier, corruption(pixels), labels, batch_size)
     with scores_of_pixels(classifier, preprocess) as scores:
         right = [is_right(scores, *batch) for batch in batches]
     return float(torch.cat(right).cpu().double().mean())

@@ -83,24 +83,16 @@ def _right_side(layer: nn.Module, unknown: str, sign: int, index: int, num_layer
     norm = _NORMALIZATIONS.get(layer.normalization_name)
     if norm is not None:
         argument = rf"{norm}({argument})"
-    if _has_bias(layer):
+    if any(name.endswith("bias") for name, _ in layer.normalization.named_parameters()):
         argument = rf"S_{{{index}}} {argument} + b_{{{index}}}"
-    activated = rf"\sigma\left({argument}\right)"
-    if not _is_symmetric(layer):
-        outer = _letter(layer, "output_convolution", index, num_layers)
-        return f"{'-' if sign < 0 else ''}{outer} {activated}{_where(layer)}"
-    # The minus of F_sym, against that of the auxiliary variable.
-    return rf"{'-' if sign > 0 else ''}{inner}^\top {activated}{_where(layer)}"
-
-
-def _where(layer: AbstractLayer) -> str:
     name = layer.activation.name
     symbol = _ACTIVATIONS.get(name, rf"\text{{{name}}}")
-    return rf", \quad \sigma = {symbol}"
-
-
-def _has_bias(layer: AbstractLayer) -> bool:
-    return any(name.endswith("bias") for name, _ in layer.normalization.named_parameters())
+    activated = rf"\sigma\left({argument}\right), \quad \sigma = {symbol}"
+    if not _is_symmetric(layer):
+        outer = _letter(layer, "output_convolution", index, num_layers)
+        return f"{'-' if sign < 0 else ''}{outer} {activated}"
+    # The minus of F_sym, against that of the auxiliary variable.
+    return rf"{'-' if sign > 0 else ''}{inner}^\top {activated}"
 
 
 def _letter(layer: AbstractLayer, name: str, index: int, num_layers: int) -> str:

@@ -6,7 +6,7 @@ clean image and every image on its way are classified right.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -80,11 +80,7 @@ class Robustness:
     def to_dict(self) -> dict[str, Any]:
         """As JSON values, without the examples."""
         results = [result.to_dict() for result in self.results]
-        return {
-            "clean_accuracy": self.clean_accuracy,
-            "results": results,
-            "notice": self.notice,
-        }
+        return {"clean_accuracy": self.clean_accuracy, "results": results, "notice": self.notice}
 
 
 @formerly(attacks="pass methods", pgd_config="pass restarts, num_steps and seed")
@@ -118,7 +114,7 @@ def measure_robustness(
     options["bounds"] = bounds_of(pixels)
     results, examples = [], []
     with scores_of_pixels(classifier, preprocess) as scores:
-        batches = list(in_batches(pixels, labels, batch_size, device=device_of(classifier)))
+        batches = list(batches_for(classifier, pixels, labels, batch_size))
         num_classes = _num_classes(scores, batches)
         clean = [is_right(scores, *batch) for batch in batches]
         shown = torch.split(_shown(torch.cat(clean)), batch_size)
@@ -268,11 +264,25 @@ def scores_of_pixels(
         found: Tensor = classifier(inputs)
         return found
 
-    with ExitStack() as stack:
-        stack.enter_context(evaluation_mode(classifier))
-        stack.enter_context(_checkpointed(classifier))
-        stack.enter_context(_frozen(classifier))
-        yield scores
+    weights = [part for part in classifier.parameters() if part.requires_grad]
+    blocks = [
+        part
+        for part in classifier.modules()
+        if isinstance(part, Block) and part.backprop == "reversible"
+    ]
+
+    def set_(*, trains: bool, backprop: str) -> None:
+        for part in weights:
+            part.requires_grad_(trains)
+        for block in blocks:
+            block.backprop = backprop
+
+    with evaluation_mode(classifier):
+        try:
+            set_(trains=False, backprop="checkpointed")
+            yield scores
+        finally:
+            set_(trains=True, backprop="reversible")
 
 
 def bounds_of(pixels: Tensor) -> Bounds:
@@ -310,47 +320,13 @@ def checked_images(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return pixels, labels.to(pixels.device).long()
 
 
-def in_batches(
-    pixels: Tensor, labels: Tensor, size: int, *, device: torch.device | None = None
+def batches_for(
+    classifier: nn.Module, pixels: Tensor, labels: Tensor, size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Images and labels in batches of at most that size, on `device` if there is one."""
-    for begin in range(0, len(pixels), size):
-        end = begin + size
-        yield pixels[begin:end].to(device), labels[begin:end].to(device)
-
-
-def device_of(classifier: nn.Module) -> torch.device | None:
-    """Where its weights are; None: it has none."""
-    weight = next(classifier.parameters(), None)
-    return None if weight is None else weight.device
-
-
-@contextmanager
-def _checkpointed(classifier: nn.Module) -> Iterator[None]:
-    reversible = [
-        part
-        for part in classifier.modules()
-        if isinstance(part, Block) and part.backprop == "reversible"
-    ]
-    for block in reversible:
-        block.backprop = "checkpointed"
-    try:
-        yield
-    finally:
-        for block in reversible:
-            block.backprop = "reversible"
-
-
-@contextmanager
-def _frozen(classifier: nn.Module) -> Iterator[None]:
-    weights = [part for part in classifier.parameters() if part.requires_grad]
-    for weight in weights:
-        weight.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for weight in weights:
-            weight.requires_grad_(True)
+    """Images and labels in batches of at most that size, where the classifier's weights are."""
+    device = next(classifier.parameters(), pixels).device
+    for batch, classes in zip(torch.split(pixels, size), torch.split(labels, size), strict=True):
+        yield batch.to(device), classes.to(device)
 
 
 def _share(right: Tensor) -> float:

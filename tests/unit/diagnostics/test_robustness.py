@@ -22,7 +22,7 @@ from pdecnn.diagnostics import (
     scores_of_pixels,
 )
 from pdecnn.diagnostics.attacks import is_right, pgd_iterates
-from pdecnn.diagnostics.robustness import device_of, in_batches, run_attack
+from pdecnn.diagnostics.robustness import batches_for, run_attack
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from tests.unit.learning.trainings import DYNAMICS, make_network
 
@@ -508,10 +508,10 @@ def test_batches_do_not_change_fast_gradients():
 
 def test_images_go_to_where_the_classifier_is():
     classifier = Linear().to("meta")
-    assert device_of(classifier) == torch.device("meta")
-    assert device_of(nn.Identity()) is None
-    for batch in in_batches(*linear_images(), 2, device=device_of(classifier)):
+    for batch in batches_for(classifier, *linear_images(), 2):
         assert all(part.is_meta for part in batch)
+    for batch in batches_for(nn.Identity(), *linear_images(), 2):
+        assert not any(part.is_meta for part in batch)
 
 
 @pytest.mark.gpu
