@@ -187,10 +187,12 @@ def _thinned(channel: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array([value for part in stretches for value in (part.min(), part.max())])
 
 
-_TOKEN = re.compile(
-    r"\\(?:mathrm|text|mathcal)\{[^}]*\}|\\[a-zA-Z]+|\\,|[A-Za-z]|[0-9.]+|[{}()^_+\-=,&]|\S"
+_PIECES = re.compile(
+    r"[_^](?:\{(?P<script>(?:[^{}]|\{[^{}]*\})*)\}|(?P<one>\\[a-zA-Z]+|.))"
+    r"|\\(?:mathrm|text)\{(?P<word>[^}]*)\}|(?P<calligraphic>\\mathcal\{N\})"
+    r"|(?P<dropped>\\left|\\right|[&\s])|(?P<letter>[A-Za-z])|(?P<number>[0-9.()]+)"
+    r"|(?P<sign>\\[a-zA-Z]+|\\,|.)"
 )
-_UPRIGHT = re.compile(r"\\(\w+)\{(.*)\}")
 _SYMBOLS = {
     r"\partial": "∂",
     r"\top": "\N{DOWN TACK}",
@@ -205,9 +207,6 @@ _SYMBOLS = {
     "-": " \N{MINUS SIGN} ",
     ",": ", ",
 }
-_SCRIPTS = {"_": "sub", "^": "sup"}
-_BEFORE_SIGNS = (None, "=", "(")
-_DROPPED = (r"\left", r"\right", "&")
 
 
 def equations_of(latex: str) -> list[str]:
@@ -222,36 +221,26 @@ def equation_to_html(latex: str) -> Markup:
     Letters with what stands below and above them need no more than HTML, which looks the same
     everywhere; MathML needs a font that not every machine has.
     """
-    return tag("p", _read(_TOKEN.findall(latex)[::-1]))
+    return tag("p", _to_html(latex))
 
 
-def _read(tokens: list[str]) -> Markup:
-    """What the tokens, the next one last, say up to a closing brace or their end."""
-    parts, before = [], None
-    while tokens and tokens[-1] != "}":
-        token = tokens.pop()
-        if token in _SCRIPTS:
-            parts.append(tag(_SCRIPTS[token], _atom(tokens.pop(), tokens)))
-        elif token == "-" and before in _BEFORE_SIGNS:
-            parts.append(join(["\N{MINUS SIGN}"]))
-        elif token not in _DROPPED:
-            parts.append(_atom(token, tokens))
-        before = token
+def _to_html(latex: str) -> Markup:
+    parts: list[str] = []
+    before = ""
+    for found in _PIECES.finditer(latex):
+        kind, text = str(found.lastgroup), found[0]
+        if kind in ("script", "one"):
+            parts.append(tag("sub" if text[0] == "_" else "sup", _to_html(found[kind])))
+        elif kind == "calligraphic":
+            parts.append("\N{MATHEMATICAL SCRIPT CAPITAL N}")
+        elif kind == "letter":
+            parts.append(tag("i", text))
+        elif kind == "sign" and text not in _SYMBOLS:
+            raise ValueError(f"no HTML for {text!r}")
+        elif kind == "sign":
+            is_first = text == "-" and before in ("", "=", "(")
+            parts.append(_SYMBOLS[text].strip(" ") if is_first else _SYMBOLS[text])
+        elif kind != "dropped":
+            parts.append(found[kind])
+        before = before if text.isspace() else text[-1]
     return join(parts)
-
-
-def _atom(token: str, tokens: list[str]) -> Markup:
-    if token == "{":
-        inner = _read(tokens)
-        tokens.pop()
-        return inner
-    if upright := _UPRIGHT.fullmatch(token):
-        script = "\N{MATHEMATICAL SCRIPT CAPITAL N}"
-        return join([script if upright[1] == "mathcal" else upright[2]])
-    if token in _SYMBOLS:
-        return join([_SYMBOLS[token]])
-    if token.isalpha():
-        return tag("i", token)
-    if token[0] in "0123456789()":
-        return join([token])
-    raise ValueError(f"no HTML for {token!r}")
