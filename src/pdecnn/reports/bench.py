@@ -2,8 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,7 @@ Row = dict[str, Any]
 
 def print_bench(result: dict[str, Any], console: Console | None = None) -> None:
     """All tables of a result, with what each was measured on."""
-    if console is None:
-        console = make_console()
+    console = console or make_console()
     before = None
     for name, part in result["parts"].items():
         hardware = describe_hardware(part)
@@ -74,7 +72,7 @@ def check_output(folder: Path, *, quick: bool) -> dict[str, Any]:
 
     A quick result is refused beside full ones, which it would replace.
     """
-    with _using(folder):
+    with system_errors_as(ConfigError, f"{folder}: cannot be used"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -99,14 +97,14 @@ def write_bench(result: dict[str, Any], folder: Path) -> list[Path]:
 
         with journal_style():
             contents |= render(FIGURE, draw_charts(depth_charts(parts["depth"])))
-    with _using(folder):
+    with system_errors_as(ConfigError, f"{folder}: cannot be used"):
         paths = write_all(folder, contents)
         write_json(folder / JSON_FILE, merged)
     return [folder / JSON_FILE, *paths]
 
 
 def _read_parts(path: Path) -> dict[str, Any]:
-    with _using(path):
+    with system_errors_as(ConfigError, f"{path}: cannot be used"):
         try:
             text = path.read_bytes()
         except FileNotFoundError:
@@ -125,10 +123,6 @@ def _read_parts(path: Path) -> dict[str, Any]:
         f"{path}: has format {version!r}, this version of pdecnn writes {FORMAT_VERSION}; "
         f"{_ELSEWHERE}"
     )
-
-
-def _using(path: Path) -> AbstractContextManager[None]:
-    return system_errors_as(ConfigError, f"{path}: cannot be used")
 
 
 def part_tables(name: str, part: dict[str, Any]) -> list[Table]:
@@ -219,22 +213,25 @@ def _depth_tables(part: dict[str, Any]) -> list[Table]:
             "weights' gradients."
         )
     time_note = "The whole step, operator by operator; in brackets times `stored`. -: not timed."
+    depths = {
+        depth: {row["backprop"]: row for row in rows}
+        for depth, rows in groupby(part["rows"], key=lambda row: row["num_steps"])
+    }
     return [
-        Table(title, ("steps", *BACKPROP_MODES), _by_mode(part["rows"], cell), note)
+        Table(
+            f"{title}: {about}",
+            ("steps", *BACKPROP_MODES),
+            [
+                (str(depth), *(cell(row[mode]) for mode in BACKPROP_MODES))
+                for depth, row in depths.items()
+            ],
+            note,
+        )
         for title, cell, note in (
-            (f"Memory in MB: {about}", megabytes, memory_note),
-            (f"Time of a training step in ms: {about}", _time_and_ratio, time_note),
+            ("Memory in MB", megabytes, memory_note),
+            ("Time of a training step in ms", _time_and_ratio, time_note),
         )
     ]
-
-
-def _by_mode(rows: Iterable[Row], cell: Callable[[Row], str]) -> list[tuple[str, ...]]:
-    """A line for each depth."""
-    lines = []
-    for depth, group in groupby(rows, key=lambda row: row["num_steps"]):
-        cells = {row["backprop"]: cell(row) for row in group}
-        lines.append((str(depth), *(cells[mode] for mode in BACKPROP_MODES)))
-    return lines
 
 
 def _time_and_ratio(row: Row) -> str:
@@ -275,32 +272,32 @@ def three_digits(value: float) -> str:
 def depth_charts(part: dict[str, Any]) -> list[Chart]:
     """Memory and time against the number of steps; what did not fit is left out."""
 
-    def curves(value: Callable[[Row], float | None]) -> list[Series]:
-        return [
-            Series(
-                label=mode,
-                xs=[row["num_steps"] for row in part["rows"] if row["backprop"] == mode],
-                ys=[value(row) for row in part["rows"] if row["backprop"] == mode],
-                colour=colour,
-                dashed=mode == "exact",  # it often lies on 'reversible'
-            )
-            for colour, mode in enumerate(BACKPROP_MODES)
-        ]
-
     word = "peak activations" if part["memory"] == "peak" else "saved for backward"
+
+    def chart(y_label: str, value: Callable[[Row], float | None]) -> Chart:
+        return Chart(
+            title=part["dynamics"],
+            series=[
+                Series(
+                    label=mode,
+                    xs=[row["num_steps"] for row in part["rows"] if row["backprop"] == mode],
+                    ys=[value(row) for row in part["rows"] if row["backprop"] == mode],
+                    colour=colour,
+                    dashed=mode == "exact",  # it often lies on 'reversible'
+                )
+                for colour, mode in enumerate(BACKPROP_MODES)
+            ],
+            x_label="time steps of the block",
+            y_label=y_label,
+            may_be_log=True,
+        )
+
     return [
-        Chart(
-            title=part["dynamics"],
-            series=curves(lambda row: row["activation_bytes"] and row["activation_bytes"] / 1e6),
-            x_label="time steps of the block",
-            y_label=f"{word} (MB)",
-            may_be_log=True,
+        chart(
+            f"{word} (MB)", lambda row: row["activation_bytes"] and row["activation_bytes"] / 1e6
         ),
-        Chart(
-            title=part["dynamics"],
-            series=curves(lambda row: row["time"] and 1e3 * row["time"]["median_seconds"]),
-            x_label="time steps of the block",
-            y_label="time of an eager training step (ms)",
-            may_be_log=True,
+        chart(
+            "time of an eager training step (ms)",
+            lambda row: row["time"] and 1e3 * row["time"]["median_seconds"],
         ),
     ]

@@ -34,19 +34,17 @@ def tag(element: str, /, *content: object, **attributes: object) -> Markup:
 
 def join(content: Iterable[object]) -> Markup:
     """Elements and texts one after the other; lists in lists are taken apart, None left out."""
-    parts = []
-    for part in content:
-        if part is None:
-            continue
-        if isinstance(part, Markup):
-            parts.append(part)
-        elif isinstance(part, str):
-            parts.append(Markup(escape(part)))
-        elif isinstance(part, Iterable):
-            parts.append(join(part))
-        else:
-            parts.append(Markup(escape(str(part))))
-    return Markup("".join(parts))
+    return Markup(
+        "".join(
+            part
+            if isinstance(part, Markup)
+            else join(part)
+            if isinstance(part, Iterable) and not isinstance(part, str)
+            else escape(str(part))
+            for part in content
+            if part is not None
+        )
+    )
 
 
 def _attribute(key: str, value: object) -> str:
@@ -79,7 +77,10 @@ def table(
         tag(
             "tr",
             tag("th", row[0], scope="row"),
-            [tag("td", cell, class_=None if k < num_names else "n") for k, cell in numbered(row)],
+            [
+                tag("td", cell, class_=None if k < num_names else "n")
+                for k, cell in enumerate(row[1:], start=1)
+            ],
         )
         for row in rows
     ]
@@ -91,11 +92,6 @@ def table(
         class_=class_,
     )
     return scrolling(inner, caption)
-
-
-def numbered(row: Sequence[object]) -> list[tuple[int, object]]:
-    """The cells after the first with their places."""
-    return list(enumerate(row))[1:]
 
 
 def scrolling(inner: Markup, label: str) -> Markup:

@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, ListedColormap, PowerNorm
+from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import (
-    MultipleLocator,
-    PercentFormatter,
-)
+from matplotlib.ticker import MultipleLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from pdecnn.errors import CheckpointError, system_errors_as
@@ -129,11 +126,15 @@ def draw_confusion(test: dict[str, Any], class_names: list[str]) -> Figure:
     if num_classes > _MOST_NAMED_CLASSES:
         figure.set_size_inches(WIDTH, 4.7)
         axes, beside = figure.subplots(1, 2, width_ratios=(1.3, 1))
-        _number_classes(axes)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MultipleLocator(10))
         _list_errors(beside, counts, class_names)
     else:
         names = [short_name(name) for name in class_names]
-        size, longest = _matrix_inches(counts), max(map(len, names))
+        # So that names and counts of 8 points fit.
+        size = max(2.8, num_classes * max(0.3, 0.08 * len(str(counts.max())) + 0.08))
+        size = 0.16 * num_classes if num_classes > _MOST_NUMBERED_CLASSES else size
+        longest = max(map(len, names))
         figure.set_size_inches(size + 0.6 + 0.07 * longest, size + 1.3 + 0.08 * longest)
         axes = figure.subplots()
         name_classes(axes, names)
@@ -148,14 +149,6 @@ def draw_confusion(test: dict[str, Any], class_names: list[str]) -> Figure:
     return figure
 
 
-def _matrix_inches(counts: NDArray[np.int64]) -> float:
-    """So that names and counts of 8 points fit."""
-    if len(counts) > _MOST_NUMBERED_CLASSES:
-        return 0.16 * len(counts)
-    digits = len(str(counts.max()))
-    return max(2.8, len(counts) * max(0.3, 0.08 * digits + 0.08))
-
-
 def _shares(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Of each row the share of its sum."""
     shares: NDArray[np.float64] = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -166,11 +159,13 @@ def draw_matrix(axes: Axes, counts: NDArray[np.int64]) -> AxesImage:
     """The matrix in colours: row by row the shares of the true class."""
     axes.spines[:].set_visible(True)
     axes.tick_params(length=2)
+    # Magma from light to dark: uniform to the eye, colour-blind or not; white for nothing.
+    colours = ListedColormap(colormaps["magma"](np.linspace(0.95, 0.1, 256)), name="confusion")
     # The square root lifts a few errors out of the ground, which full rows on the diagonal
     # would drown otherwise; no error at all stays white.
     return axes.imshow(
         np.ma.masked_equal(_shares(counts), 0),
-        cmap=_colours(),
+        cmap=colours.with_extremes(bad="white"),
         norm=PowerNorm(0.5, vmin=0, vmax=1),
         interpolation="none",
     )
@@ -183,12 +178,6 @@ def add_colour_bar(figure: Figure, image: AxesImage, axes: Axes | list[Axes]) ->
     bar.set_label("share of the true class (white: none)")
 
 
-def _colours() -> Colormap:
-    """Magma from light to dark: uniform to the eye, colour-blind or not; white for nothing."""
-    colours = colormaps["magma"](np.linspace(0.95, 0.1, 256))
-    return ListedColormap(colours, name="confusion").with_extremes(bad="white")
-
-
 def name_classes(axes: Axes, names: list[str]) -> None:
     """Write the names along both sides, at an angle where they are long."""
     places = range(len(names))
@@ -198,11 +187,6 @@ def name_classes(axes: Axes, names: list[str]) -> None:
         axes.tick_params(axis="x", rotation=90)
     elif max(map(len, names)) > 3:
         axes.set_xticks(places, names, rotation=45, ha="right", rotation_mode="anchor")
-
-
-def _number_classes(axes: Axes) -> None:
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MultipleLocator(10))
 
 
 def _write_counts(axes: Axes, counts: NDArray[np.int64], colours: NDArray[np.float64]) -> None:
