@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pdecnn.learning.tasks import AbstractTask
+
 _LARGEST = 1e300  # beyond it an axis overflows
 _MOST_RATE_LINES = 6
 _LOG_FROM_RATIO = 10.0
@@ -193,6 +195,18 @@ def convergence_charts(
             )
         )
     return charts
+
+
+def field_charts(
+    runs: Sequence[tuple[str, list[dict[str, Any]], int]], task: AbstractTask, *, several: bool
+) -> list[Chart]:
+    """The same of networks with an answer for every pixel, of runs by name, epochs and colour."""
+    return convergence_charts(
+        [(name, metrics, None, colour) for name, metrics, colour in runs],
+        several=several,
+        score=(task.label.partition(" in ")[0], task.score, task.label),
+        percent=task.percent,
+    )
 
 
 def changes(metrics: list[dict[str, Any]]) -> list[float]:

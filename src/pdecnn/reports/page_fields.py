@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pdecnn.data.image_file import seen_pixels
 from pdecnn.learning.image_quality import psnr
 from pdecnn.learning.tasks import AbstractTask
-from pdecnn.reports.charts import convergence_charts
+from pdecnn.reports.charts import field_charts
 from pdecnn.reports.html import Markup, data_uri, draw_sample, tag
 from pdecnn.reports.page_runs import ShownRun
 from pdecnn.reports.page_summary import draw_facts, duration, network_words, swatched
@@ -140,12 +140,8 @@ def draw_field_convergence(runs: Sequence[FieldRun]) -> Markup:
     trained = [run for run in runs if run.metrics]
     if not trained:
         return tag("p", "No epoch is finished yet.", class_="note")
-    charts = convergence_charts(
-        [(run.name, run.metrics, None, run.place) for run in trained],
-        several=len(runs) > 1,
-        score=(trained[0].score, trained[0].task.score, trained[0].task.label),
-        percent=trained[0].task.percent,
-    )
+    shown = [(run.name, run.metrics, run.place) for run in trained]
+    charts = field_charts(shown, trained[0].task, several=len(runs) > 1)
     panels = [tag("figure", tag("figcaption", one.title), draw_chart(one)) for one in charts]
     curves = tag("div", tag("div", panels, class_="charts"), legend(charts[-1]))
     return tag("div", curves, [_previews(run) for run in trained if run.previews])

@@ -1,4 +1,4 @@
-"""Pictures of a run: convergence, confusion matrix, and predictions (Figure 1)."""
+"""Pictures of a run: convergence, confusion matrix, and predictions (Figure 1) or answers."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -16,17 +16,25 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MultipleLocator, PercentFormatter
 from numpy.typing import NDArray
 
+from pdecnn.data.image_file import seen_pixels
 from pdecnn.errors import CheckpointError, system_errors_as
 from pdecnn.files import write_all
 from pdecnn.learning.metrics import best_epoch
+from pdecnn.learning.tasks import AbstractTask
 from pdecnn.reports.charts import (
     channels_words,
     commonest_errors,
     convergence_charts,
+    field_charts,
     rates_in_words,
 )
-from pdecnn.reports.field_figures import draw_field_figures
-from pdecnn.reports.recorded import read_metrics, read_predictions, read_summary
+from pdecnn.reports.recorded import (
+    fullest_slice,
+    read_answers,
+    read_metrics,
+    read_predictions,
+    read_summary,
+)
 from pdecnn.reports.style import (
     BLUE,
     GREY,
@@ -34,6 +42,7 @@ from pdecnn.reports.style import (
     ORANGE,
     SMALL,
     WIDTH,
+    draw_charts,
     journal_style,
     plot_chart,
     render,
@@ -53,7 +62,7 @@ def draw_run_figures(run: Run) -> list[Path]:
     """
     task = make_run_task(run.config)
     with journal_style():
-        contents = _class_figures(run) if task.has_classes else draw_field_figures(run, task)
+        contents = _class_figures(run) if task.has_classes else _field_figures(run, task)
     folder = run.folder / FIGURES
     with system_errors_as(
         CheckpointError,
@@ -77,6 +86,18 @@ def _class_figures(run: Run) -> dict[str, bytes]:
         predictions = read_predictions(run, len(names))
         contents |= render("confusion", draw_confusion(summary["test"], names))
         contents |= render("predictions", draw_predictions(predictions, names))
+    return contents
+
+
+def _field_figures(run: Run, task: AbstractTask) -> dict[str, bytes]:
+    """Of a network with an answer for every pixel."""
+    contents: dict[str, bytes] = {}
+    if run.metrics:
+        figure = draw_charts(field_charts([("", run.metrics, 0)], task, several=False))
+        figure.suptitle(f"{run.config.recipe}, seed {run.config.seed}")
+        contents |= render("convergence", figure)
+    if run.summary is not None:
+        contents |= render("predictions", draw_answers(read_answers(run, task.columns)))
     return contents
 
 
@@ -311,3 +332,26 @@ def _shown_classes(probabilities: NDArray[Any], label: int) -> list[int]:
     order = [int(k) for k in np.argsort(-probabilities, kind="stable")]
     largest = order[:NUM_LARGEST]
     return largest if label in largest else [*order[: NUM_LARGEST - 1], label]
+
+
+_MOST_SHOWN, _AXES_OF_PICTURES = 3, 3
+
+
+def draw_answers(answers: dict[str, NDArray[Any]]) -> Figure:
+    """Some images, in columns what goes in, what comes out, and what is wanted; of volumes a slice.
+
+    Whole numbers are classes, each with a colour.
+    """
+    number = min(_MOST_SHOWN, min(map(len, answers.values())))
+    figure = Figure(figsize=(WIDTH, number * WIDTH / 3 + 0.3), layout="constrained")
+    panels = figure.subplots(number, len(answers), squeeze=False)
+    for column, (name, pixels) in enumerate(answers.items()):
+        for row, axes in enumerate(panels[:, column]):
+            seen = pixels[row]
+            if seen.ndim > _AXES_OF_PICTURES:
+                seen = seen[..., fullest_slice(answers["labels"][row])]
+            image = np.moveaxis(seen_pixels(seen), 0, -1).squeeze()
+            axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="none")
+            axes.set_axis_off()
+        panels[0, column].set_title(name)
+    return figure
