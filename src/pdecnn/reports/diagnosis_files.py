@@ -39,6 +39,7 @@ from pdecnn.reports.style import (
     faint_grid,
     plot_chart,
     render,
+    say_in,
     writing_figures,
 )
 from pdecnn.runs.diagnosis import Diagnosis
@@ -133,7 +134,7 @@ def draw_stability(blocks: Sequence[BlockDiagnosis]) -> Figure:
         plane.set_title(f"block {index}: {verdict.name}", loc="left", fontweight="bold")
         if not steps:
             for axes in (plane, bounds):
-                _say_in(axes, verdict.reason)
+                say_in(axes, fill(verdict.reason, _PANEL_LETTERS), color=GREY)
             continue
         eigenvalues = spectrum_chart(index, found)
         if eigenvalues.drawn:
@@ -141,7 +142,8 @@ def draw_stability(blocks: Sequence[BlockDiagnosis]) -> Figure:
             plane.legend(loc="best", handletextpad=0.1, borderaxespad=0.1)
         else:
             reason = steps[0].why_missing("spectrum of the system")
-            _say_in(plane, f"the eigenvalues are missing: {reason}")
+            text = fill(f"the eigenvalues are missing: {reason}", _PANEL_LETTERS)
+            say_in(plane, text, color=GREY)
         plot_chart(bounds, bounds_chart(index, found))
         bounds.set_ylim(0, 1.6 / 1.1 * bounds.get_ylim()[1])  # room for the legend
         bounds.legend(loc="upper right", borderaxespad=0.1)
@@ -175,20 +177,6 @@ def _draw_curves(
     return figure
 
 
-def _say_in(axes: Axes, text: str) -> None:
-    axes.text(
-        0.5,
-        0.5,
-        fill(text, _PANEL_LETTERS),
-        ha="center",
-        va="center",
-        transform=axes.transAxes,
-        color=GREY,
-    )
-    axes.set_xticks([])
-    axes.set_yticks([])
-
-
 def draw_reversibility(blocks: Sequence[BlockDiagnosis]) -> Figure:
     """Errors of running each block backwards, in each precision."""
     figure, panels = _panels(blocks)
@@ -217,8 +205,7 @@ def draw_reversibility(blocks: Sequence[BlockDiagnosis]) -> Figure:
             )
         _scale_errors(axes, floor, max(positive, default=1.0), has_zero=0.0 in errors)
         axes.set_xticks(range(len(names)), names)
-        axes.set_xlim(-0.5, len(names) - 0.5)
-        axes.set_ylabel("relative error")
+        axes.set(xlim=(-0.5, len(names) - 0.5), ylabel="relative error")
     _share_legend(figure, panels, fill(reversal_note(blocks), _LETTERS))
     return figure
 
@@ -309,11 +296,8 @@ def _draw_basis(panels: NDArray[np.object_], terms: Sequence[tuple[int, ...]]) -
         largest = float(np.nanmax(np.abs(picture)))
         axes.imshow(picture, cmap=colours, vmin=-largest, vmax=largest, interpolation="none")
         axes.set_title(derivative_symbol(term), fontsize=SMALL)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.spines[:].set_visible(True)
-        axes.spines[:].set_color(_COLOURS[term_kind(term)])
-        axes.spines[:].set_linewidth(1.5)
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set(visible=True, color=_COLOURS[term_kind(term)], linewidth=1.5)
 
 
 def _flat(stencil: torch.Tensor) -> NDArray[np.float64]:
@@ -369,8 +353,7 @@ def _draw_shares(axes: Axes, blocks: Sequence[BlockDiagnosis]) -> None:
     _draw_bar(axes, position, blocks[0].coefficients.random_shares)
     axes.set_xticks([*ticks, position], [*labels, "random\nweights"])
     axes.tick_params(axis="x", length=0)
-    axes.set_ylim(0, 1)
-    axes.set_ylabel("share of the stencils")
+    axes.set(ylim=(0, 1), ylabel="share of the stencils")
 
 
 def _draw_bar(axes: Axes, position: float, shares: dict[str, float]) -> None:

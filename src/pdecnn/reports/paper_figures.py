@@ -41,6 +41,7 @@ from pdecnn.reports.style import (
     ORANGE,
     WIDTH,
     faint_grid,
+    say_in,
     scale_accuracy,
     scale_epochs,
     short_name,
@@ -78,7 +79,7 @@ def draw_amounts(results: Results, plan: Plan) -> Figure:
 def _draw_percentages(axes: Axes, results: Results, plan: Plan) -> None:
     """The mean over the seeds as a line, the least and the most as bars."""
     if not any(results.values()):
-        mark_missing(axes, "")
+        say_in(axes, MISSING)
         return
     networks = dynamics_of(results)
     amounts = sorted({plan.percentage(one) for one in results})
@@ -141,7 +142,7 @@ def _draw_epochs(axes: Axes, results: Results) -> None:
             where, values.min(0), values.max(0), color=look["color"], alpha=0.15, linewidth=0
         )
     if not longest:
-        mark_missing(axes, "")
+        say_in(axes, MISSING)
         return
     scale_epochs(axes, range(1, len(longest) + 1))
     scale_accuracy(axes)
@@ -168,14 +169,6 @@ def _with_legend(figure: Figure, results: Results, plan: Plan) -> Figure:
     room = 4 if all(len(several) == plan.num_seeds for several in results.values()) else 2
     figure.legend(handles=handles, loc="outside lower center", ncols=room)
     return figure
-
-
-def mark_missing(axes: Axes, title: str) -> None:
-    """Say in place of a panel that there is nothing to show in it."""
-    axes.set_title(title)
-    axes.text(0.5, 0.5, MISSING, transform=axes.transAxes, ha="center", va="center")
-    axes.set_xticks([])
-    axes.set_yticks([])
 
 
 NUM_IMAGES = 4
@@ -227,7 +220,8 @@ def _draw_predictions(results: Results, plan: Plan) -> Figure:
         panels[row, 0].set_title(f"true: {names[label]}", loc="left").set_in_layout(False)
         for axes, one in zip(panels[row, 1:], results, strict=True):
             if one not in predictions:
-                mark_missing(axes, LABELS[one.dynamics])
+                axes.set_title(LABELS[one.dynamics])
+                say_in(axes, MISSING)
                 continue
             probabilities = predictions[one]["probabilities"][row]
             mark = "✓" if probabilities.argmax() == label else "✗"
@@ -259,9 +253,9 @@ def _draw_confusions(results: Results, plan: Plan) -> Figure:
             image = draw_matrix(axes, counts)
             correct = np.trace(counts) / counts.sum()
             title = f"{title}\n{correct:.1%} correct".lstrip()
-            axes.set_title(title)
         else:
-            mark_missing(axes, title)
+            say_in(axes, MISSING)
+        axes.set_title(title)
     for axes, name in zip(panels[:, 0], dynamics, strict=True):
         axes.set_ylabel(f"{LABELS[name]}: true")
     for axes in panels[-1]:

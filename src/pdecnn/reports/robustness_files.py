@@ -78,8 +78,7 @@ def draw_robustness(found: AttackReport) -> Figure:
         colour, marker = _LOOKS[attack]
         points = ((one.epsilon, one.accuracy) for one in found.results if one.attack == attack)
         _draw_curve(attacked, found, points, marker=marker, color=colour, label=ATTACKS[attack])
-    attacked.set_xlabel(f"epsilon ({found.results[0].norm})")
-    attacked.set_ylabel("accuracy")
+    attacked.set(xlabel=f"epsilon ({found.results[0].norm})", ylabel="accuracy")
     attacked.set_title("under attack", loc="left")
     attacked.legend(loc="best")
     for axes, (name, label) in zip(panels[1:], _AXES.items(), strict=True):

@@ -165,8 +165,7 @@ def draw_confusion(test: dict[str, Any], class_names: list[str]) -> Figure:
     add_colour_bar(figure, image, axes)
     correct, total = int(np.trace(counts)), int(counts.sum())
     axes.set_title(f"Test accuracy {test['accuracy']:.2%}: {correct:,} of {total:,}")
-    axes.set_xlabel("predicted class")
-    axes.set_ylabel("true class")
+    axes.set(xlabel="predicted class", ylabel="true class")
     return figure
 
 
@@ -300,8 +299,7 @@ def show_image(axes: Axes, image: NDArray[Any]) -> None:
         axes.imshow(pixels, cmap="gray", vmin=low, vmax=high, interpolation="none")
     axes.set_anchor("NW")
     axes.spines[:].set_visible(True)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
 
 
 def draw_bars(
@@ -311,9 +309,8 @@ def draw_bars(
     shown = _shown_classes(probabilities, label)
     axes.set_yticks(range(len(shown)), [class_names[k] for k in shown])
     axes.get_yticklabels()[shown.index(label)].set_fontweight("bold")
-    axes.set_ylim(len(shown) - 0.5, -0.5)
-    axes.set_xlim(0, 1.35)  # room for the number at the end of a full bar
-    axes.set_xticks([])
+    # Room for the number at the end of a full bar.
+    axes.set(ylim=(len(shown) - 0.5, -0.5), xlim=(0, 1.35), xticks=[])
     axes.tick_params(axis="y", length=0, pad=2)
     axes.spines["bottom"].set_visible(False)
     for place, k in enumerate(shown):

@@ -103,8 +103,7 @@ def plot_chart(axes: Axes, chart: Chart) -> None:
         _scale(axes, chart)
     if chart.level is not None:
         axes.axhline(chart.level, color="black", linewidth=0.6, zorder=1)
-    axes.set_xlabel(chart.x_label)
-    axes.set_ylabel(chart.y_label)
+    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
 
 
 def draw_charts(charts: Sequence[Chart]) -> Figure:
@@ -117,6 +116,12 @@ def draw_charts(charts: Sequence[Chart]) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure
+
+
+def say_in(axes: Axes, text: str, **look: Any) -> None:
+    """A sentence in place of what a panel would show."""
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, **look)
+    axes.set(xticks=[], yticks=[])
 
 
 def _plot_curve(axes: Axes, curve: Series, *, points: bool) -> None:
