@@ -98,29 +98,11 @@ def pgd_iterates(
     radius epsilon around x, as far as it lies in [0, 1].
     """
     config = PGDConfig() if config is None else config
-    rule = _Rule(epsilon=epsilon, norm=norm, relative_step=config.relative_step)
+    rule = Rule(epsilon=epsilon, norm=norm, relative_step=config.relative_step)
     generator = torch.Generator().manual_seed(config.seed)
     ascent = _Ascent.begin(rule, pixels, labels, _random_in_ball(pixels, norm, generator))
     for _ in _ascend(scores, rule, ascent, config.num_steps):
         yield ascent.iterate
-
-
-def restarted_pgd(
-    scores: Classifier,
-    pixels: Tensor,
-    labels: Tensor,
-    *,
-    epsilon: float,
-    norm: str = "linf",
-    num_steps: int = 100,
-    restarts: int = 1,
-    seed: int = 0,
-    bounds: Bounds = PIXELS,
-) -> Attacked:
-    """The worst of all points of `pgd_iterates` from several starts."""
-    relative_step = PGDConfig().relative_step
-    rule = _Rule(epsilon=epsilon, norm=norm, relative_step=relative_step, bounds=bounds)
-    return _attack(scores, pixels, labels, rule, num_steps, restarts, seed)
 
 
 def apgd(
@@ -145,10 +127,10 @@ def apgd(
     needs three classes. `bounds` must contain the pixels; None: there are none. All is computed
     where the pixels are, which waits for a GPU a few times a start only.
     """
-    rule = _Rule(
+    rule = Rule(
         epsilon=epsilon, norm=norm, loss=loss, bounds=bounds, relative_step=2.0, adaptive=True
     )
-    return _attack(scores, pixels, labels, rule, num_steps, restarts, seed)
+    return walk(scores, pixels, labels, rule, num_steps=num_steps, restarts=restarts, seed=seed)
 
 
 def clip(points: Tensor, bounds: Bounds) -> Tensor:
@@ -173,12 +155,12 @@ def _right(found: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Rule:
+class Rule:
     """How far an attack may go, what it maximises and how it walks."""
 
     epsilon: float
     norm: str
-    relative_step: float
+    relative_step: float = 0.1
     loss: str = "ce"
     bounds: Bounds = PIXELS
     adaptive: bool = False
@@ -231,7 +213,7 @@ class _Ascent:
     """Whether the step size was, at the last checkpoint."""
 
     @classmethod
-    def begin(cls, rule: _Rule, clean: Tensor, labels: Tensor, start: Tensor) -> "_Ascent":
+    def begin(cls, rule: Rule, clean: Tensor, labels: Tensor, start: Tensor) -> "_Ascent":
         """At a start in the unit ball, before the first evaluation."""
         point = rule.project(clean + rule.epsilon * start, clean)
         lowest = clean.new_full((len(clean),), -inf)
@@ -281,7 +263,7 @@ class _Ascent:
         self.rises = torch.zeros_like(self.rises)
 
 
-def _ascend(scores: Classifier, rule: _Rule, ascent: _Ascent, num_steps: int) -> Iterator[None]:
+def _ascend(scores: Classifier, rule: Rule, ascent: _Ascent, num_steps: int) -> Iterator[None]:
     """Walk from the start, resting at each point; rows may be dropped meanwhile."""
     ascent.evaluate(scores, rule.loss)
     ascent.checked_value, ascent.rises = ascent.best_value, torch.zeros_like(ascent.rises)
@@ -310,14 +292,15 @@ def _checkpoints(num_steps: int) -> dict[int, int]:
     return {end: end - begin for begin, end in pairwise(steps) if end > begin}
 
 
-def _attack(
+def walk(
     scores: Classifier,
     pixels: Tensor,
     labels: Tensor,
-    rule: _Rule,
-    num_steps: int,
-    restarts: int,
-    seed: int,
+    rule: Rule,
+    *,
+    num_steps: int = 100,
+    restarts: int = 1,
+    seed: int = 0,
 ) -> Attacked:
     """From several starts, each on the images that still resist, until there is none."""
     check_count("num_steps", num_steps)

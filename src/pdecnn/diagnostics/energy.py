@@ -103,10 +103,8 @@ def has_potential(layer: nn.Module) -> bool:
     """Whether F is minus the gradient of `potential`: F_sym, no normalisation, Phi known."""
     if not isinstance(layer, AbstractLayer) or declared(type(layer), "symmetric") is not True:
         return False
-    if departure(layer) is not None:
-        return False
     plain = type(layer.normalization) in (nn.Identity, ChannelAffine, ChannelBias)
-    return plain and layer.activation.antiderivative is not None
+    return plain and departure(layer) is None and layer.activation.antiderivative is not None
 
 
 def _conserved(block: Block) -> EnergyOf | None:

@@ -103,11 +103,10 @@ def is_linear(layer: nn.Module) -> bool:
     """Whether F is affine in the features: one slope, not 0, everywhere and no normalisation."""
     if not isinstance(layer, AbstractLayer) or declared(type(layer), "symmetric") is None:
         return False  # who knows what it makes of K, N and sigma
-    if departure(layer) is not None:
+    if type(layer.normalization) not in _PLAIN or departure(layer) is not None:
         return False
     slopes = layer.activation.slope_range
-    plain = type(layer.normalization) in _PLAIN
-    return plain and slopes is not None and slopes[0] == slopes[1] != 0
+    return slopes is not None and slopes[0] == slopes[1] != 0
 
 
 def scaled_norm_bound(

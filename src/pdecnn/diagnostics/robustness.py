@@ -20,10 +20,11 @@ from pdecnn.diagnostics.attacks import (
     Attacked,
     Bounds,
     Classifier,
+    Rule,
     apgd,
     fgsm,
     is_right,
-    restarted_pgd,
+    walk,
 )
 from pdecnn.errors import ConfigError, DataError, DivergedError, unknown_name
 from pdecnn.networks.network import Network, evaluation_mode
@@ -202,7 +203,7 @@ def run_attack(
     fast = Attacked(moved, right)
     if attack == "fgsm":
         return fast
-    return _worst([fast, restarted_pgd(scores, pixels, labels, **rule, **budget)])
+    return _worst([fast, walk(scores, pixels, labels, Rule(**rule), **budget)])
 
 
 def _worst(found: Iterable[Attacked]) -> Attacked:

@@ -92,70 +92,37 @@ def network_stability(
     ]
 
 
-class _Search:
-    """Finds the numbers of a step, and keeps the reasons why some are missing."""
-
-    def __init__(self) -> None:
-        self.reasons: dict[str, str] = {}
-
-    def find(
-        self, number: str, compute: Callable[..., _Found], *arguments: Any, **options: Any
-    ) -> _Found | None:
-        """What is computed; None where it is not known, or no iteration finds it."""
-        try:
-            return compute(*arguments, **options)
-        except (ConfigError, DivergedError) as error:
-            self.reasons[number] = str(error)
-            return None
-
-    def need(self, number: str, found: _Found | None) -> _Found:
-        """What `find` found; what is computed from it is missing for the same reason."""
-        if found is None:
-            raise DivergedError(self.reasons[number])
-        return found
-
-
 def _step_stability(block: Block, state: State, index: int, dense_size: int) -> StepStability:
     layers = block.steps[index]
     size = tuple(state[0].shape[2:])
-    search = _Search()
+    reasons: dict[str, str] = {}
+
+    def find(number: str, compute: Callable[..., _Found], *arguments: Any) -> _Found | None:
+        """What is computed; None where it is not known, or no iteration finds it."""
+        try:
+            return compute(*arguments, dense_size=dense_size)
+        except (ConfigError, DivergedError) as error:
+            reasons[number] = str(error)
+            return None
+
     # A layer with a dt of its own is bounded relative to it.
     own = block.step_sizes[index] / block.step_size
     sources, _ = layer_sources(block.integrator, layers, state, block.step_size)
-    jacobians = [
-        layer_jacobian(layer, source) for layer, source in zip(layers, sources, strict=True)
-    ]
-    dense = {"dense_size": dense_size}
-    norms = [
-        search.find(f"norm of K of layer {k}", _norm, layer, size, dense_size)
-        for k, layer in enumerate(layers)
-    ]
+    jacobians = list(map(layer_jacobian, layers, sources))
+    norms = [find(f"norm of K of layer {k}", _norm, layer, size) for k, layer in enumerate(layers)]
     symmetric_eigenvalues = [
-        search.find(
-            f"largest symmetric eigenvalue of layer {k}",
-            largest_symmetric_eigenvalue,
-            jacobian,
-            **dense,
-        )
+        find(f"largest symmetric eigenvalue of layer {k}", largest_symmetric_eigenvalue, jacobian)
         for k, jacobian in enumerate(jacobians)
     ]
     spectra = [
-        search.find(f"spectrum of layer {k}", spectrum, jacobian, **dense)
-        for k, jacobian in enumerate(jacobians)
+        find(f"spectrum of layer {k}", spectrum, jacobian) for k, jacobian in enumerate(jacobians)
     ]
-    local = search.find("local bound", _local, block, state, index, dense_size)
-    amplification = search.find(
-        "amplification", lambda: _amplification(search.need("local bound", local))
-    )
-    system = search.find(
-        "spectrum of the system",
-        _system_spectrum,
-        block,
-        state,
-        index,
-        lambda: search.need("spectrum of layer 0", spectra[0]),
-        dense_size,
-    )
+    local = find("local bound", _local, block, state, index)
+    amplification = None if local is None else local.amplification
+    if amplification is None:
+        reasons["amplification"] = str(local.why_missing if local else reasons["local bound"])
+    first = spectra[0] or reasons["spectrum of layer 0"]
+    system = find("spectrum of the system", _system_spectrum, block, state, index, first)
     guaranteed = guaranteed_bound(block.integrator, layers, size, dense_size=dense_size)
     return StepStability(
         step_size=block.step_sizes[index],
@@ -167,12 +134,12 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
         layer_spectra=tuple(spectra),
         system_spectrum=system,
         missing=tuple(
-            MissingNumber(number=number, reason=reason) for number, reason in search.reasons.items()
+            MissingNumber(number=number, reason=reason) for number, reason in reasons.items()
         ),
     )
 
 
-def _norm(layer: nn.Module, size: tuple[int, ...], dense_size: int) -> NormBounds:
+def _norm(layer: nn.Module, size: tuple[int, ...], *, dense_size: int) -> NormBounds:
     if not isinstance(layer, AbstractLayer):
         raise ConfigError(
             f"{type(layer).__name__} is not one of pdecnn's layers, so that its K is not known"
@@ -180,7 +147,7 @@ def _norm(layer: nn.Module, size: tuple[int, ...], dense_size: int) -> NormBound
     return convolution_norm(layer.convolution, size, dense_size=dense_size)
 
 
-def _local(block: Block, state: State, index: int, dense_size: int) -> LocalStability:
+def _local(block: Block, state: State, index: int, *, dense_size: int) -> LocalStability:
     found = local_stability(
         block.integrator, block.steps[index], state, block.step_size, dense_size=dense_size
     )
@@ -189,27 +156,19 @@ def _local(block: Block, state: State, index: int, dense_size: int) -> LocalStab
     return found
 
 
-def _amplification(local: LocalStability) -> float:
-    if local.amplification is None:
-        raise DivergedError(local.why_missing)
-    return local.amplification
-
-
 def _system_spectrum(
-    block: Block,
-    state: State,
-    index: int,
-    of_layer: Callable[[], Spectrum],
-    dense_size: int,
+    block: Block, state: State, index: int, of_layer: Spectrum | str, *, dense_size: int
 ) -> Spectrum:
     """Of `system_jacobian`, found from matrices of half its size where it is a wave.
 
     The eigenvalues of [[0, I], [J, 0]] are +-sqrt(lambda(J)), those of [[0, P], [-Q, 0]]
-    +-sqrt(-lambda(P Q)). `of_layer` says those of the first layer.
+    +-sqrt(-lambda(P Q)). `of_layer` has those of the first layer, or says why they are missing.
     """
     layers, equations = block.steps[index], block.integrator.equations
     if len(equations) == len(layers) == 1 and equations[0].unknown == equations[0].argument:
-        found = of_layer() if equations[0].sign > 0 else of_layer().negated()
+        if isinstance(of_layer, str):
+            raise DivergedError(of_layer)
+        found = of_layer if equations[0].sign > 0 else of_layer.negated()
         return found.square_roots() if equations[0].order == 2 else found
     arguments = [equation.argument for equation in equations]
     if [equation.unknown for equation in reversed(equations)] == arguments and len(layers) == 2:
