@@ -4,7 +4,6 @@ import base64
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pdecnn.errors import ConfigError, system_errors_as
@@ -26,7 +25,6 @@ from pdecnn.runs.runs import Run
 from pdecnn.version import __version__
 
 log = logging.getLogger(__name__)
-SUFFIXES = (".html", ".htm")
 _TRAIN = "pdecnn train hamiltonian_images --data FOLDER"
 _ICON = "data:image/svg+xml," + (
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M1 8q3.5-9 7 0t7 "
@@ -65,11 +63,11 @@ def report(
                 "and --weights, or use `pdecnn evaluate`"
             )
         fields = read_field_runs(opened, names_of(opened))
-        parts: list[Part] = [
-            ("summary", "Summary", lambda: draw_field_summary(fields)),
-            ("convergence", "Convergence", lambda: draw_field_convergence(fields)),
-            ("images", "Test images", lambda: draw_field_images(fields, num_images)),
-            ("configuration", "Configuration", lambda: draw_config(fields)),
+        parts = [
+            ("summary", "Summary", draw_field_summary(fields)),
+            ("convergence", "Convergence", draw_field_convergence(fields)),
+            ("images", "Test images", draw_field_images(fields, num_images)),
+            ("configuration", "Configuration", draw_config(fields)),
         ]
         _write(_make_document(fields, parts), output)
         return output
@@ -90,11 +88,11 @@ def report(
 
 def check_output(path: Path) -> None:
     """Refuse what cannot become the page before anything is computed."""
-    if path.suffix.lower() not in SUFFIXES:
+    if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"{path}: the report is a page; choose a name that ends in .html")
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder; choose another --output")
-    with _writing(path):
+    with system_errors_as(ConfigError, f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
 
 
@@ -104,32 +102,33 @@ def write_page(runs: Sequence[PageRun], path: Path) -> None:
 
 
 def _write(page: str, path: Path) -> None:
-    with _writing(path):
+    with system_errors_as(ConfigError, f"{path}: cannot be written"):
         write_atomically(path, page.encode(errors="replace"))
 
 
-Part = tuple[str, str, Callable[[], Markup]]
+Part = tuple[str, str, Markup]
 """Anchor, title and content of a part."""
 
 
 def make_page(runs: Sequence[PageRun]) -> str:
     """The whole document of runs with classes."""
     (subject, *others) = dict.fromkeys(run.subject for run in runs)
-    samples = "samples" if others else f"{subject}s"
-    recorded = [(run.name, run.place, run.attacks) for run in runs]
-    certified = [(run.name, run.place, run.certificate) for run in runs]
-    attacks = ("attacks", "Attacks", lambda: draw_attacks(recorded, subject))
-    certificate = ("certificate", "Certificate", lambda: draw_certificates(certified))
-    parts: list[Part] = [
-        ("summary", "Summary", lambda: draw_summary(runs)),
-        ("convergence", "Convergence", lambda: draw_convergence(runs)),
-        ("images", f"Test {samples}", lambda: draw_images(runs)),
-        ("classes", "Classes", lambda: draw_classes(runs)),
-        *([attacks] if any(run.attacks for run in runs) else ()),
-        *([certificate] if any(run.certificate is not None for run in runs) else ()),
-        ("diagnostics", "Diagnostics", lambda: draw_diagnosis(runs)),
-        ("pde", "Learned PDE", lambda: draw_pde(runs)),
-        ("configuration", "Configuration", lambda: draw_config(runs)),
+    parts = [
+        ("summary", "Summary", draw_summary(runs)),
+        ("convergence", "Convergence", draw_convergence(runs)),
+        ("images", f"Test {'samples' if others else f'{subject}s'}", draw_images(runs)),
+        ("classes", "Classes", draw_classes(runs)),
+    ]
+    if any(run.attacks for run in runs):
+        attacks = [(run.name, run.place, run.attacks) for run in runs]
+        parts.append(("attacks", "Attacks", draw_attacks(attacks, subject)))
+    if any(run.certificate is not None for run in runs):
+        certificates = [(run.name, run.place, run.certificate) for run in runs]
+        parts.append(("certificate", "Certificate", draw_certificates(certificates)))
+    parts += [
+        ("diagnostics", "Diagnostics", draw_diagnosis(runs)),
+        ("pde", "Learned PDE", draw_pde(runs)),
+        ("configuration", "Configuration", draw_config(runs)),
     ]
     return _make_document(runs, parts)
 
@@ -157,11 +156,11 @@ def _make_document(runs: Sequence[ShownRun], parts: Sequence[Part]) -> str:
         tag(
             "section",
             tag("h2", title, id=f"{key}-title"),
-            draw(),
+            content,
             id=key,
             aria_labelledby=f"{key}-title",
         )
-        for key, title, draw in parts
+        for key, title, content in parts
     ]
     body = tag(
         "body",
@@ -199,7 +198,3 @@ def _header(runs: Sequence[ShownRun], parts: Sequence[Part]) -> Markup:
 
 def _read(name: str) -> str:
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-def _writing(path: Path) -> AbstractContextManager[None]:
-    return system_errors_as(ConfigError, f"{path}: cannot be written")

@@ -326,16 +326,12 @@ def to_csv(rows: Iterable[Row], settings: dict[str, Any]) -> str:
 
 def to_latex(rows: Iterable[Row], titles: dict[str, str]) -> str:
     """A tabular that needs no package."""
-    lines = [r"\begin{tabular}{lrccccr}", r"\hline", _latex_line(_HEADER)]
+    lines = [r"\begin{tabular}{lrccccr}", r"\hline", _latex(" & ".join(_HEADER)) + r" \\"]
     for dataset, mine in _by_dataset(rows):
         name = _latex(titles[dataset])
         lines += [r"\hline", rf"\multicolumn{{{len(_HEADER)}}}{{l}}{{{name}}} \\", r"\hline"]
-        lines += [_latex_line(row.cells()) for row in mine]
+        lines += [_latex(" & ".join(row.cells())) + r" \\" for row in mine]
     return "\n".join([*lines, r"\hline", r"\end{tabular}", ""])
-
-
-def _latex_line(cells: Iterable[str]) -> str:
-    return " & ".join(map(_latex, cells)) + r" \\"
 
 
 def _latex(text: str) -> str:

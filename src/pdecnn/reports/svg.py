@@ -25,12 +25,12 @@ class Axis:
         """Where numbers are written."""
         if self.log:
             return _decades(self.low, self.high)
-        return nice_ticks(self.low, self.high, whole=whole)
+        return _nice_ticks(self.low, self.high, whole=whole)
 
 
-def nice_ticks(low: float, high: float, *, whole: bool = False, most: int = 6) -> list[float]:
+def _nice_ticks(low: float, high: float, *, whole: bool) -> list[float]:
     """Round numbers within a range."""
-    rough = (high - low) / (most - 1)
+    rough = (high - low) / 5
     power = 10.0 ** floor(log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
     if whole:
@@ -50,13 +50,7 @@ def _decades(low: float, high: float) -> list[float]:
     return [float(f"{value:.6g}") for value in finer if low <= value <= high]
 
 
-def padded(low: float, high: float) -> tuple[float, float]:
-    """A little more on both sides."""
-    margin = 0.03 * (high - low) or max(0.5, 0.03 * abs(high))
-    return low - margin, high + margin
-
-
-def plane_range(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+def _plane_range(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
     """With zero in it, and wide enough that rounding does not look like a cloud."""
     low, high = min(0.0, *values), max(0.0, *values)
     margin = 0.06 * (high - low)
@@ -79,9 +73,10 @@ def draw_chart(chart: Chart) -> Markup:
     xs = [x for curve in chart.series for _, x, _ in curve.points]
     if chart.plane:
         ys = [y for curve in chart.series for _, _, y in curve.points]
-        horizontal, (low, high) = plane_range(xs, ys), plane_range(ys, xs)
+        horizontal, (low, high) = _plane_range(xs, ys), _plane_range(ys, xs)
     else:
-        horizontal = padded(min(xs), max(xs))
+        margin = 0.03 * (max(xs) - min(xs)) or max(0.5, 0.03 * abs(max(xs)))
+        horizontal = min(xs) - margin, max(xs) + margin
         low, high = chart.y_range
     up = Axis(low, high, HEIGHT - _BOTTOM, _TOP, log=chart.is_log)
     longest = max((len(_written(value, chart)) for value in up.ticks()), default=0)
