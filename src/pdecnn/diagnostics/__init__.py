@@ -11,6 +11,7 @@ from pdecnn.diagnostics.coefficients import BlockCoefficients as BlockCoefficien
 from pdecnn.diagnostics.coefficients import OperatorCoefficients as OperatorCoefficients
 from pdecnn.diagnostics.coefficients import block_coefficients as block_coefficients
 from pdecnn.diagnostics.coefficients import operator_coefficients as operator_coefficients
+from pdecnn.diagnostics.coefficients import pde_latex as pde_latex
 from pdecnn.diagnostics.corruptions import CorruptionResult as CorruptionResult
 from pdecnn.diagnostics.corruptions import accuracy_under as accuracy_under
 from pdecnn.diagnostics.corruptions import gaussian_blur as gaussian_blur
@@ -32,7 +33,6 @@ from pdecnn.diagnostics.jacobians import block_inputs as block_inputs
 from pdecnn.diagnostics.jacobians import layer_jacobian as layer_jacobian
 from pdecnn.diagnostics.jacobians import step_jacobian as step_jacobian
 from pdecnn.diagnostics.jacobians import system_jacobian as system_jacobian
-from pdecnn.diagnostics.latex import pde_latex as pde_latex
 from pdecnn.diagnostics.lipschitz import Factor as Factor
 from pdecnn.diagnostics.local_bounds import LocalStability as LocalStability
 from pdecnn.diagnostics.local_bounds import local_bound as local_bound

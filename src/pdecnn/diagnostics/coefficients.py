@@ -1,4 +1,7 @@
-"""The PDE that was learned: every K as a differential operator, its bias as a source (Sec. 2.2)."""
+"""The PDE that was learned: every K as a differential operator, its bias as a source (Sec. 2.2).
+
+Also written as LaTeX.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +12,11 @@ from math import isfinite, nan, sqrt
 import torch
 from torch import Tensor, nn
 
-from pdecnn.checks import is_count
+from pdecnn.checks import check_count, check_number, is_count
 from pdecnn.errors import ConfigError
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.facts import declared
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.stencil import pde_coefficients, pde_terms, stencil_from_pde_coefficients
 
@@ -220,3 +224,134 @@ def _basis_norms(mesh_size: tuple[float, ...]) -> tuple[float, ...]:
     units = torch.eye(3**dimension, dtype=torch.float64)
     stencils = stencil_from_pde_coefficients(units, mesh_size, dimension=dimension)
     return tuple(stencils.flatten(1).norm(dim=1).tolist())
+
+
+_ACTIVATIONS = {"relu": r"\max(0, \cdot)", "tanh": r"\tanh", "identity": r"\mathrm{id}"}
+_NORMALIZATIONS = {"tv": r"\mathcal{N}_{\mathrm{tv}}", "batch": r"\mathcal{N}_{\mathrm{batch}}"}
+
+
+def pde_latex(
+    block: Block, size: Sequence[int], *, step: int = 0, digits: int = 3, threshold: float = 0.0
+) -> str:
+    """The PDE that a step of the block discretises, as a LaTeX `aligned` environment.
+
+    First the equation in Y (and Z for eq. 10), then every operator written out on images of
+    `size`, the domain being the unit cube. Terms whose part of the stencil is below `threshold`
+    times the operator's largest one are left out.
+    """
+    if not 0 <= step < block.num_steps:
+        raise ConfigError(f"step must be from 0 to {block.num_steps - 1}, found {step!r}")
+    check_count("digits", digits)
+    check_number("threshold", threshold, smallest=0.0, below=1.0)
+    layers = block.steps[step]
+    lines = _equations(block, layers)
+    for index, layer in enumerate(layers, start=1):
+        assert isinstance(layer, AbstractLayer)
+        for operator in operator_coefficients(layer, size):
+            letter = _letter(layer, operator.name, index, len(layers))
+            lines.extend(_operator_lines(operator, letter, index, digits, threshold))
+    body = " \\\\\n".join(lines)
+    return f"\\begin{{aligned}}\n{body}\n\\end{{aligned}}"
+
+
+def has_equation(block: Block) -> bool:
+    """Whether `pde_latex` can write its PDE: known layers of 3-point stencils, in known methods."""
+    known = len(block.integrator.equations) == block.integrator.layers_per_step
+    # Of a layer that does not say how K, N and sigma make F only the parts are known.
+    return (
+        known
+        and all(declared(type(layer), "symmetric") is not None for layer in block.layers)
+        and has_coefficients(block)
+    )
+
+
+def _equations(block: Block, layers: Sequence[nn.Module]) -> list[str]:
+    for layer in layers:
+        if declared(type(layer), "symmetric") is None:
+            raise ConfigError(
+                f"{type(layer).__name__} is not one of pdecnn's layers, so its PDE is not known"
+            )
+    equations = block.integrator.equations
+    if len(equations) != len(layers):
+        raise ConfigError(f"the differential equation behind {block.integrator.name} is not known")
+    lines = []
+    for index, (layer, equation) in enumerate(zip(layers, equations, strict=True), start=1):
+        power = "" if equation.order == 1 else f"^{equation.order}"
+        right = _right_side(layer, equation.argument, equation.sign, index, len(layers))
+        lines.append(rf"\partial_t{power} {equation.unknown} &= {right}")
+    return lines
+
+
+def _right_side(layer: nn.Module, unknown: str, sign: int, index: int, num_layers: int) -> str:
+    assert isinstance(layer, AbstractLayer)
+    inner = _letter(layer, "convolution", index, num_layers)
+    argument = f"{inner} {unknown}"
+    norm = _NORMALIZATIONS.get(layer.normalization_name)
+    if norm is not None:
+        argument = rf"{norm}({argument})"
+    if any(name.endswith("bias") for name, _ in layer.normalization.named_parameters()):
+        argument = rf"S_{{{index}}} {argument} + b_{{{index}}}"
+    name = layer.activation.name
+    symbol = _ACTIVATIONS.get(name, rf"\text{{{name}}}")
+    activated = rf"\sigma\left({argument}\right), \quad \sigma = {symbol}"
+    if declared(type(layer), "symmetric") is not True:
+        outer = _letter(layer, "output_convolution", index, num_layers)
+        return f"{'-' if sign < 0 else ''}{outer} {activated}"
+    # The minus of F_sym, against that of the auxiliary variable.
+    return rf"{'-' if sign > 0 else ''}{inner}^\top {activated}"
+
+
+def _letter(layer: AbstractLayer, name: str, index: int, num_layers: int) -> str:
+    """K where there is one, K_1 and K_2 where there are two, K_{12} the second of layer 1."""
+    if declared(type(layer), "symmetric") is not True:
+        place = 1 if name == "convolution" else 2
+        return f"K_{{{index}{place}}}" if num_layers > 1 else f"K_{place}"
+    return f"K_{index}" if num_layers > 1 else "K"
+
+
+def _operator_lines(
+    operator: OperatorCoefficients, letter: str, index: int, digits: int, threshold: float
+) -> list[str]:
+    smallest = threshold * float(operator.contributions.max())
+    lines = []
+    rows = zip(operator.derivatives.tolist(), operator.contributions.tolist(), strict=True)
+    for output, row in enumerate(rows, start=1):
+        entries = []
+        for source, (values, sizes) in enumerate(zip(*row, strict=True), start=1):
+            polynomial = _polynomial(operator.terms, values, sizes, digits, smallest)
+            if polynomial:
+                entries.append(rf"\left({polynomial}\right) U_{{{source}}}")
+        lines.append(rf"({letter} U)_{{{output}}} &= {' + '.join(entries) or '0'}")
+    scale, bias = (
+        None if values is None else ", ".join(_number(value, digits) for value in values.tolist())
+        for values in (operator.scale, operator.source)
+    )
+    lines += [] if scale is None else [rf"S_{{{index}}} &= \mathrm{{diag}}({scale})"]
+    lines += [] if bias is None else [rf"b_{{{index}}} &= \left({bias}\right)^\top"]
+    return lines
+
+
+def _polynomial(
+    terms: Sequence[tuple[int, ...]],
+    values: Sequence[float],
+    sizes: Sequence[float],
+    digits: int,
+    smallest: float,
+) -> str:
+    """The differential operator from one channel to another."""
+    text = ""
+    for term, value, size in zip(terms, values, sizes, strict=True):
+        if value == 0 or size < smallest:
+            continue
+        sign = "-" if value < 0 else "+"
+        joint = f" {sign} " if text else sign.replace("+", "")
+        name = derivative_name(term)
+        derivative = "" if name == "1" else rf"\,\partial_{{{name}}}"
+        text += f"{joint}{_number(abs(value), digits)}{derivative}"
+    return text
+
+
+def _number(value: float, digits: int) -> str:
+    """The number with that many significant digits; 1.5e-07 as 1.5 \\cdot 10^{-7}."""
+    mantissa, _, exponent = f"{value:.{digits}g}".partition("e")
+    return rf"{mantissa} \cdot 10^{{{int(exponent)}}}" if exponent else mantissa

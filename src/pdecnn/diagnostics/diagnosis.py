@@ -13,6 +13,8 @@ from pdecnn.diagnostics.coefficients import (
     block_coefficients,
     derivative_name,
     has_coefficients,
+    has_equation,
+    pde_latex,
     term_kind,
 )
 from pdecnn.diagnostics.energy import (
@@ -23,7 +25,6 @@ from pdecnn.diagnostics.energy import (
     relative_change,
 )
 from pdecnn.diagnostics.jacobians import block_inputs
-from pdecnn.diagnostics.latex import has_equation, pde_latex
 from pdecnn.diagnostics.reversibility import ReversalErrors, block_reversibility
 from pdecnn.diagnostics.spectra import DENSE_SIZE, Spectrum
 from pdecnn.diagnostics.stability import BlockStability, block_stability

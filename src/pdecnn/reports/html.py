@@ -212,7 +212,7 @@ def equations_of(latex: str) -> list[str]:
 
 
 def equation_to_html(latex: str) -> Markup:
-    """The part of LaTeX that `diagnostics.latex` writes; anything else is an error.
+    """The part of LaTeX that `diagnostics.pde_latex` writes; anything else is an error.
 
     Letters with what stands below and above them need no more than HTML, which looks the same
     everywhere; MathML needs a font that not every machine has.
