@@ -155,31 +155,33 @@ def convergence_charts(
     runs: Sequence[tuple[str, list[dict[str, Any]], int | None, int]],
     *,
     several: bool,
-    score: tuple[str, str, str] = ("Accuracy", "accuracy", "accuracy"),
-    percent: bool = True,
+    task: AbstractTask | None = None,
 ) -> list[Chart]:
     """A score and the loss against the epoch, of runs by name, epochs, place of the best, colour.
 
-    The score has a title, a key and a label, and is a share if `percent`. Of one run training and
-    validation have colours; of several each run has one.
+    The score is the accuracy, or that of a task. Of one run training and validation have colours;
+    of several each run has one.
     """
     charts = []
-    name_of_score, key_of_score, label_of_score = score
-    validated = f"validation_{key_of_score}"
-    for title, keys, label in (
-        (name_of_score, (key_of_score, validated), label_of_score),
+    name, score, label, percent = "Accuracy", "accuracy", "accuracy", True
+    if task is not None:
+        name, score = task.label.partition(" in ")[0], task.score
+        label, percent = task.label, task.percent
+    validated = f"validation_{score}"
+    for title, keys, y_label in (
+        (name, (score, validated), label),
         ("Loss", ("data_loss", "validation_loss"), "loss (data term)"),
     ):
         curves = [
             Series(
-                label=f"{name}, {kind}" if several else kind,
+                label=f"{run}, {kind}" if several else kind,
                 xs=[entry["epoch"] for entry in metrics],
                 ys=[entry.get(key) for entry in metrics],
                 colour=colour % 6 if several else k,
                 dashed=several and not k,
                 starred=best if k else None,
             )
-            for name, metrics, best, colour in runs
+            for run, metrics, best, colour in runs
             for k, (kind, key) in enumerate(zip(("training", "validation"), keys, strict=True))
             if not k or any(entry.get(validated) is not None for entry in metrics)
         ]
@@ -188,25 +190,13 @@ def convergence_charts(
                 title=title,
                 series=curves,
                 x_label="epoch",
-                y_label=label,
-                percent=percent and title == name_of_score,
+                y_label=y_label,
+                percent=percent and title == name,
                 may_be_log=title == "Loss",
                 lines=changes(runs[0][1]) if len(runs) == 1 else (),
             )
         )
     return charts
-
-
-def field_charts(
-    runs: Sequence[tuple[str, list[dict[str, Any]], int]], task: AbstractTask, *, several: bool
-) -> list[Chart]:
-    """The same of networks with an answer for every pixel, of runs by name, epochs and colour."""
-    return convergence_charts(
-        [(name, metrics, None, colour) for name, metrics, colour in runs],
-        several=several,
-        score=(task.label.partition(" in ")[0], task.score, task.label),
-        percent=task.percent,
-    )
 
 
 def changes(metrics: list[dict[str, Any]]) -> list[float]:

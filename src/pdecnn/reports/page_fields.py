@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pdecnn.data.image_file import seen_pixels
 from pdecnn.learning.image_quality import psnr
 from pdecnn.learning.tasks import AbstractTask
-from pdecnn.reports.charts import field_charts
+from pdecnn.reports.charts import convergence_charts
 from pdecnn.reports.html import Markup, data_uri, draw_sample, tag
 from pdecnn.reports.page_runs import ShownRun
 from pdecnn.reports.page_summary import draw_facts, duration, network_words, swatched
@@ -140,11 +140,11 @@ def draw_field_convergence(runs: Sequence[FieldRun]) -> Markup:
     trained = [run for run in runs if run.metrics]
     if not trained:
         return tag("p", "No epoch is finished yet.", class_="note")
-    shown = [(run.name, run.metrics, run.place) for run in trained]
-    charts = field_charts(shown, trained[0].task, several=len(runs) > 1)
+    curves = [(run.name, run.metrics, None, run.place) for run in trained]
+    charts = convergence_charts(curves, several=len(runs) > 1, task=trained[0].task)
     panels = [tag("figure", tag("figcaption", one.title), draw_chart(one)) for one in charts]
-    curves = tag("div", tag("div", panels, class_="charts"), legend(charts[-1]))
-    return tag("div", curves, [_previews(run) for run in trained if run.previews])
+    shown = tag("div", tag("div", panels, class_="charts"), legend(charts[-1]))
+    return tag("div", shown, [_previews(run) for run in trained if run.previews])
 
 
 def _previews(run: FieldRun) -> Markup:
@@ -164,24 +164,15 @@ def _previews(run: FieldRun) -> Markup:
 
 def draw_field_images(runs: Sequence[FieldRun], number: int) -> Markup:
     """A row an image: what goes in, what each run makes of it, and what is wanted."""
-    groups: list[list[FieldRun]] = []
+    groups: dict[object, list[FieldRun]] = {}
     for run in runs:
-        if run.answers is None:
-            continue
-        group = next((group for group in groups if _same_images(group[0], run)), None)
-        if group is None:
-            groups.append([run])
-        else:
-            group.append(run)
+        if run.answers is not None:
+            shared = [run.answers[name] for name in run.task.columns if name != run.task.answer]
+            key = tuple((pixels.shape, pixels.tobytes()) for pixels in shared)
+            groups.setdefault(key, []).append(run)
     if not groups:
         return tag("p", "Images are there when a run is finished.", class_="note")
-    return tag("div", [_images(group, number) for group in groups])
-
-
-def _same_images(one: FieldRun, other: FieldRun) -> bool:
-    first, second = one.answers or {}, other.answers or {}
-    shared = [name for name in one.task.columns if name != one.task.answer]
-    return all(np.array_equal(first[name], second[name]) for name in shared)
+    return tag("div", [_images(group, number) for group in groups.values()])
 
 
 def _images(runs: Sequence[FieldRun], number: int) -> Markup:

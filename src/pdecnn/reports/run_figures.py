@@ -25,7 +25,6 @@ from pdecnn.reports.charts import (
     channels_words,
     commonest_errors,
     convergence_charts,
-    field_charts,
     rates_in_words,
 )
 from pdecnn.reports.recorded import (
@@ -93,7 +92,9 @@ def _field_figures(run: Run, task: AbstractTask) -> dict[str, bytes]:
     """Of a network with an answer for every pixel."""
     contents: dict[str, bytes] = {}
     if run.metrics:
-        figure = draw_charts(field_charts([("", run.metrics, 0)], task, several=False))
+        figure = draw_charts(
+            convergence_charts([("", run.metrics, None, 0)], several=False, task=task)
+        )
         figure.suptitle(f"{run.config.recipe}, seed {run.config.seed}")
         contents |= render("convergence", figure)
     if run.summary is not None:
