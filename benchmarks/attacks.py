@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.nn import functional
 
 import pdecnn
+from benchmarks.provenance import measured_on
 from pdecnn.data.registry import read_digits
 from pdecnn.diagnostics import measure_robustness, scores_of_pixels
 from pdecnn.diagnostics import robustness as ours
 from pdecnn.files import write_atomically, write_json
 from pdecnn.networks.network import Network
 from pdecnn.reports.charts import ATTACKS
-from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.environment import describe_environment, resolve_device
 
 EPSILONS = {"linf": (0.02, 0.05, 0.1, 0.2), "l2": (0.5,)}

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 import pdecnn
+from benchmarks.provenance import measured_on
 from pdecnn.data.patches import with_test_noise
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.image_quality import psnr
 from pdecnn.networks.network import Network, evaluation_mode
-from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.config import parse_assignment
 from pdecnn.runs.runs import Run
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 import pdecnn
+from benchmarks.provenance import measured_on
 from pdecnn.files import write_atomically, write_json
-from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.environment import describe_environment
 
 DYNAMICS = ("hamiltonian", "parabolic", "second_order", "resnet")

@@ -25,6 +25,7 @@ from torch._C._profiler import _EventType
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.provenance import measured_on
 from pdecnn.data.image_set import ImageSet
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.files import write_atomically, write_json
@@ -35,7 +36,6 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.registry import DYNAMICS
 from pdecnn.pde.grid import Grid
 from pdecnn.reports.bench import megabytes
-from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.bench import activation_bytes, make_network, precision_of, random_images
 from pdecnn.runs.environment import describe_environment, resolve_device
 

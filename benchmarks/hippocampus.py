@@ -30,13 +30,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.provenance import measured_on
 from benchmarks.unet import TrainableUNet
 from pdecnn.data.augmentation import stable_seed
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning import Trainer
 from pdecnn.learning.metrics import resolve_precision
 from pdecnn.networks.network import Network
-from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.config import RunConfig, parse_assignment
 from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.preparation import (

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.multilevel_figure import draw_courses
+from benchmarks.provenance import measured_on
 from pdecnn.errors import ConfigError
 from pdecnn.files import write_all, write_json
 from pdecnn.networks.multilevel import INTERPOLATIONS
 from pdecnn.reports import style
-from pdecnn.reports.recorded import TIES, measured_on
+from pdecnn.reports.recorded import TIES
 
 JSON_FILE, PAGE_FILE = "multilevel.json", "multilevel.md"
 TITLES = {

@@ -3,7 +3,7 @@
 import statistics
 from typing import Any
 
-from pdecnn.reports.recorded import measured_on
+from benchmarks.provenance import measured_on
 
 
 def page(result: dict[str, Any]) -> str:

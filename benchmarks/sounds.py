@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.provenance import measured_on
 from benchmarks.search import shared_card
 from pdecnn.files import write_atomically, write_json
-from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.evaluation import evaluate
 from pdecnn.runs.recipes import recipe

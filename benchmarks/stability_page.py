@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from benchmarks.provenance import measured_on
 from benchmarks.stability import ATTACKED_RADII, NOISE, RADII, ROBUSTNESS
 from pdecnn.files import write_atomically
-from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.runs import Run
 
 KINDS = {

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 import pdecnn
+from benchmarks.provenance import measured_on
 from benchmarks.resnets import CifarResNet
 from benchmarks.search import RESNETS, Row, read_rows
 from benchmarks.speed_page import bench_tables
@@ -40,7 +41,6 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.reports import style
 from pdecnn.reports.bench import describe_part, markdown_table
-from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.queue import CONDITIONS
 from pdecnn.runs.runs import CONFIG, ENVIRONMENT, SUMMARY, TIMING, Run
 

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.provenance import measured_on
 from pdecnn.explorer.answers import Explorer
 from pdecnn.explorer.subject import open_subject
 from pdecnn.files import write_atomically, write_json
-from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.environment import describe_environment
 from tests.browser import ARGUMENTS, NAMES
 from tests.explorers import serving

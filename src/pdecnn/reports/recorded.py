@@ -18,15 +18,6 @@ TIES = {
 """Which epoch has the best validation accuracy, by training.ties."""
 
 
-def measured_on(environment: dict[str, Any]) -> str:
-    """When, with which versions and on what, without a full stop."""
-    versions = environment["versions"]
-    return (
-        f"{environment['date']}, commit {environment['commit']}, torch {versions['torch']}, "
-        f"Python {versions['python']}, {device_name(environment['hardware'])}"
-    )
-
-
 def short_commit(environment: dict[str, Any]) -> str:
     """Its first twelve digits, and '+' where the tree had changes."""
     commit = str(environment.get("commit") or "unknown")
@@ -79,14 +70,14 @@ def read_summary(run: Run) -> dict[str, Any] | None:
 
 
 @contextmanager
-def named(path: Path, remedy: str = AGAIN) -> Iterator[None]:
+def named(path: Path) -> Iterator[None]:
     """Say which file is damaged, and what to do."""
     try:
         yield
     except CheckpointError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: damaged ({error}); {remedy}") from error
+        raise CheckpointError(f"{path}: damaged ({error}); {AGAIN}") from error
 
 
 def entry(

@@ -1,6 +1,6 @@
 """The line that says where the numbers of a page were measured."""
 
-from pdecnn.reports.recorded import measured_on
+from benchmarks.provenance import measured_on
 from tests import bench_results, paper_results
 
 DATED = {**paper_results.ENVIRONMENT, "date": "2026-11-20"}
