@@ -12,7 +12,7 @@ from pdecnn.data.image_set import ImageSet, StoredImages
 from pdecnn.data.registry import read_digits
 from pdecnn.learning import Trainer, TrainingConfig
 from pdecnn.learning.capture import compiled_step
-from pdecnn.learning.distributed import ALONE
+from pdecnn.learning.distributed import ALONE, Ranks
 
 DYNAMICS = ("resnet", "parabolic", "hamiltonian", "second_order")
 MODES = [
@@ -117,6 +117,16 @@ def step_compiled_and_eager(compiled, eager, number):
             compiled.step()
     for _ in range(number):
         eager.step()
+
+
+class Twins(Ranks):
+    """Two ranks that have the same share, of which this is one."""
+
+    def __init__(self):
+        super().__init__(0, 2)
+
+    def sum_(self, tensor):
+        tensor.mul_(2)
 
 
 def first_step(trainer):
