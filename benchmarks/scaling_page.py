@@ -108,10 +108,11 @@ each batch norm, and {agreement} to agree on stopping; nothing is taken to hide 
 Every GPU has a batch of its own size, so that the global batch grows with their number. What
 batch norms over ranks compute beyond torch's own is not counted.
 
-With several ranks a step runs operator by operator, and the efficiency refers to such a step. One
-GPU alone replays a captured graph, which is many times faster for small batches: "x one captured"
-says how many such GPUs all ranks together are worth. The last column is what the messages would
-leave of a captured step, if ranks could capture theirs.
+The efficiency refers to a step operator by operator, which ranks take where none can be captured.
+One GPU alone replays a captured graph, which is many times faster for small batches: "x one
+captured" says how many such GPUs all ranks together are then worth. The last column is what the
+messages would leave of a captured step. Ranks capture theirs, messages included, but no machine
+has run that yet.
 
 {table(heads, rows)}
 

@@ -109,25 +109,32 @@ def capture(
     compiled: AbstractContextManager[None],
     *,
     name: str,
+    largest_of: Callable[[list[float]], list[float]] = list,
 ) -> CapturedFunction | None:
     """The function as a graph of compiled kernels; failing that of plain ones; else None.
 
     What does not work is said, not hidden; running out of memory is the caller's to handle, and
-    a setting that is refused the user's.
+    a setting that is refused the user's. Of several processes, which `largest_of` compares, all
+    have such a graph or none: messages within a graph and outside of one do not meet.
     """
     state = list(state)
     for context, failure in (
         (compiled, "cannot be compiled: its kernels run as they are"),
         (nullcontext(), "cannot be captured: its operators run one by one"),
     ):
+        captured, reason = None, "another process cannot"
         try:
             with context:
-                return CapturedFunction(function, state)
+                captured = CapturedFunction(function, state)
         except (torch.OutOfMemoryError, ConfigError):
             raise
         except Exception as error:
-            reason = str(error).strip().partition("\n")[0] or "no reason given"
-            log.info(f"the {name} {failure} ({type(error).__name__}: {reason})")
+            cause = error.__cause__ or error  # which compilers and ranks put words of theirs around
+            text = str(cause).strip().partition("\n")[0] or "no reason given"
+            reason = f"{type(cause).__name__}: {text}"
+        if not any(largest_of([captured is None])):
+            return captured
+        log.info(f"the {name} {failure} ({reason})")
     return None
 
 
@@ -179,7 +186,8 @@ class CapturedScores:
 class TrainingGraphs:
     """Captures a step and the scores of the validation images when first asked for them.
 
-    Where there are `statistics`, it is their network that is validated.
+    Where there are `statistics`, it is their network that is validated. Several processes capture
+    a step together, its messages included; the scores of their shares go by no graph.
     """
 
     def __init__(
@@ -188,8 +196,10 @@ class TrainingGraphs:
         *,
         validation: ImageSet | None,
         statistics: ReestimatedStatistics | None = None,
+        largest_of: Callable[[list[float]], list[float]] = list,
     ) -> None:
         self.step, self.validation, self.statistics = step, validation, statistics
+        self.largest_of = largest_of
         self._launch: Callable[[], None] | None = None
         self._take_batch: Callable[[], None] | None = None
         self._score: Callable[[Callable[[], None]], Tensor] | None = None
@@ -227,26 +237,30 @@ class TrainingGraphs:
                     statistics.state,
                     compiled_network(statistics.network),
                     name="statistics",
+                    largest_of=self.largest_of,
                 )
             self._take_batch = captured or statistics.take_batch
         self._take_batch()
 
     @property
     def _wanted(self) -> bool:
-        step = self.step
-        return step.config.capture and step.sums.is_cuda and step.sum_ is None
+        return self.step.config.capture and self.step.sums.is_cuda
 
     def _captured_step(self) -> CapturedFunction | None:
         """The step as a graph; None where there is no GPU, or it is not wanted or possible."""
         step = self.step
         if not self._wanted:
-            if step.config.capture and step.sums.is_cuda:
-                log.info("with several processes operators run one by one: no graph is captured")
             return None
         if has_foreign_code(step.network):
             log.info("the network has hooks, which no graph would run: operators run one by one")
             return None
-        return capture(step, step.state, compiled_step(step), name="training step")
+        return capture(
+            step,
+            step.state,
+            compiled_step(step),
+            name="training step",
+            largest_of=self.largest_of,
+        )
 
     def scores(self) -> Callable[[Callable[[], None]], Tensor] | None:
         """How to score the validation images by a graph; None where that is not wanted."""

@@ -30,6 +30,7 @@ ANSWER_SECONDS = 300.0
 PREPARATION_SECONDS = 1800.0
 """How long it waits for the others to read their data."""
 _POLL_SECONDS = 0.02
+_ABSENT = "not all ranks have come"
 _REMEDY = "start again with --resume"
 # What preparing may raise; anything else is no result to be agreed on.
 _FAILURES = (ValueError, RuntimeError, OSError, MemoryError)
@@ -69,6 +70,18 @@ class Ranks:
             with _answered():
                 dist.all_reduce(found, dist.ReduceOp.MAX, group=self._control)
         return found.tolist()
+
+    def wait_for(self, device: torch.device, *, seconds: float = ANSWER_SECONDS) -> None:
+        """Wait until a GPU has taken its steps, for as long as other ranks may take to answer.
+
+        Nothing else ends a message within a graph that some rank does not send.
+        """
+        if self.size == 1 or device.type == "cpu":
+            return
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        done.record(torch.cuda.current_stream(device))
+        with _answered():
+            _wait(done.query, monotonic() + seconds, "a step does not end", pause=1e-4)
 
     def copy_from_first_(self, tensors: Sequence[Tensor]) -> None:
         """Give all ranks the tensors of rank 0, in place."""
@@ -274,7 +287,7 @@ def agree_on_attempt(store: "Store", rank: int, size: int, seconds: float) -> st
         attempt = uuid4().hex
         store.set("pdecnn/attempt", attempt)
         answers = [f"pdecnn/{attempt}/{other}" for other in range(1, size)]
-        _wait(lambda: bool(store.check(answers)), deadline)
+        _wait(lambda: bool(store.check(answers)), deadline, _ABSENT)
         for answer in answers:
             store.set(f"pdecnn/{attempt}/{store.get(answer).decode()}", "")
         return attempt
@@ -290,15 +303,17 @@ def agree_on_attempt(store: "Store", rank: int, size: int, seconds: float) -> st
             store.set(f"pdecnn/{attempt}/{rank}", name)
         return bool(store.check([f"pdecnn/{attempt}/{name}"]))
 
-    _wait(confirmed, deadline)
+    _wait(confirmed, deadline, _ABSENT)
     return attempt
 
 
-def _wait(condition: Callable[[], bool], deadline: float) -> None:
+def _wait(
+    condition: Callable[[], bool], deadline: float, failure: str, *, pause: float = _POLL_SECONDS
+) -> None:
     while not condition():
         if monotonic() > deadline:
-            raise RuntimeError("not all ranks have come")
-        sleep(_POLL_SECONDS)
+            raise RuntimeError(failure)
+        sleep(pause)
 
 
 def local_rank() -> int:

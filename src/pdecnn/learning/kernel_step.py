@@ -137,7 +137,6 @@ def _fits_update(step: TrainingStep) -> bool:
     tensors = [*weights, *buffers, *(t for state in step.states for t in state.values())]
     return (
         step.gated
-        and step.sum_ is None
         and not step.following
         and step.sums.dtype == torch.float64
         and list(map(id, step.weights)) == list(map(id, weights))
@@ -196,7 +195,7 @@ class KernelUpdate:
         }
 
     def gradient(self, batch: list[tuple[Tensor, Targets]]) -> Gradient:
-        """That of the data loss; its values are those that `apply` takes."""
+        """That of the data loss, and what `apply` measures it by."""
         step = self.step
         gradients: list[Tensor] = []
         measures: list[Tensor] = []
@@ -207,7 +206,7 @@ class KernelUpdate:
                 new = step._differentiate(value, slope)
                 gradients = new if not gradients else list(torch._foreach_add(gradients, new))
                 measures.append(measured)
-        return Gradient(gradients, [], torch.cat(measures), outside)
+        return Gradient(gradients, [], torch.cat(measures), [], outside)
 
     def _measured(self, scores: Tensor, targets: Targets) -> tuple[Tensor, Tensor, Tensor | None]:
         """Losses and right answers, what to differentiate, and with which slope."""
@@ -233,7 +232,7 @@ class KernelUpdate:
         outside = gradient.outside
         self.update(
             gradient.parts,
-            gradient.values,
+            gradient.measured,
             number if self.measures else 1,
             torch.stack(outside).any() if outside else None,
             statistics,

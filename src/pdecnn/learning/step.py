@@ -58,8 +58,10 @@ class Gradient(NamedTuple):
     """Of the data loss, one for each trained weight."""
     regularization: list[Tensor]
     """Of the regulariser; empty where it is part of the former."""
-    values: Tensor
-    """total, data loss, smoothness, decay, right answers."""
+    measured: Tensor
+    """Rows of data loss and right answers, which add up to those of the batch."""
+    penalties: list[Tensor]
+    """Smoothness and decay; empty where the update finds them by itself."""
     outside: list[Tensor]
     """Whether a state left the range of exact reversal."""
 
@@ -67,7 +69,8 @@ class Gradient(NamedTuple):
 class TrainingStep:
     """x <- P(x - move) from the next batch, or nothing at all if its gradient is not finite.
 
-    Where `num_processes` share each batch, `sum_` replaces a tensor by its sum over them.
+    Where `num_processes` share each batch, `sum_` replaces a tensor by its sum over them: once a
+    step, for all that they must know of each other.
     """
 
     def __init__(
@@ -230,29 +233,22 @@ class TrainingStep:
                 gradients = new if not gradients else list(torch._foreach_add(gradients, new))
                 measures.append(measured)
         regularization = [] if joint else self._differentiate(smoothness + decay)
-        data_loss, correct = torch.stack(measures).sum(0)
-        smoothness, decay = smoothness.detach(), decay.detach()
-        total = data_loss + smoothness + decay
-        values = torch.stack([total, data_loss, smoothness, decay, correct])
-        return Gradient(gradients, regularization, values, outside)
+        penalties = [smoothness.detach(), decay.detach()]
+        return Gradient(gradients, regularization, torch.stack(measures), penalties, outside)
 
     @torch.no_grad()
     def _summed(self, gradient: Gradient, sum_: Callable[[Tensor], None]) -> Gradient:
         """What the shares of all processes give together, in one message; the same bits on each."""
-        _, data_loss, smoothness, decay, correct = gradient.values
-        outside = torch.zeros_like(correct)
-        if gradient.outside:
-            outside = torch.stack(gradient.outside).any().to(outside.dtype)
-        flat = flatten(gradient.parts)
-        flat = torch.cat([flat, torch.stack([data_loss, correct, outside]).to(flat.dtype)])
+        measured, outside = gradient.measured.sum(0), gradient.outside
+        flag = torch.stack(outside).any() if outside else measured.new_zeros(())
+        told = torch.cat([measured, flag.view(1)]).to(gradient.parts[0].dtype)
+        flat = flatten([*gradient.parts, told])
         sum_(flat)
-        data_loss, correct, outside = flat[-3:].to(gradient.values.dtype)
-        total = data_loss + smoothness + decay
-        return Gradient(
-            unflatten(flat[:-3], self.weights),
-            gradient.regularization,
-            torch.stack([total, data_loss, smoothness, decay, correct]),
-            [outside > 0] if gradient.outside else [],
+        *parts, told = unflatten(flat, [*self.weights, told])
+        return gradient._replace(
+            parts=parts,
+            measured=told[None, :2].to(measured.dtype),
+            outside=[told[2] > 0] if outside else [],
         )
 
     def _measure(self, scores: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
@@ -285,7 +281,10 @@ class TrainingStep:
         if gradient.regularization:
             flat = flat + flatten(gradient.regularization)
         norm = torch.linalg.vector_norm(flat)
-        finite_loss = gradient.values[0].isfinite()
+        data_loss, correct = gradient.measured.sum(0)
+        smoothness, decay = gradient.penalties
+        total = data_loss + smoothness + decay
+        finite_loss = total.isfinite()
         in_range = ~torch.stack(gradient.outside).any() if gradient.outside else None
         if in_range is not None:
             finite_loss = finite_loss & in_range
@@ -304,8 +303,8 @@ class TrainingStep:
             self._choose_statistics(statistics, accepted)
         self._count(accepted, running, finite, in_range)
         number = self.config.batch_size
-        losses, correct = gradient.values[:4] * number, gradient.values[4:]
-        sums = torch.cat([losses, correct, correct.new_full((1,), number)])
+        losses = torch.stack([total, data_loss, smoothness, decay]) * number
+        sums = torch.cat([losses, torch.stack([correct, correct.new_full((), number)])])
         self.sums.add_(torch.where(accepted, sums, 0))
 
     def _update(self, flat: Tensor, rate: float | Tensor, accepted: Tensor | None) -> None:

@@ -15,7 +15,7 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages
 from pdecnn.data.patches import AbstractPatches
 from pdecnn.data.split import training_batches
-from pdecnn.errors import ConfigError, DivergedError, TooLargeError
+from pdecnn.errors import ConfigError, DivergedError, RankError, TooLargeError
 from pdecnn.learning.capture import TrainingGraphs
 from pdecnn.learning.distributed import ALONE, Ranks
 from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
@@ -152,7 +152,10 @@ class Trainer:
         self._stream: Iterator[Tensor] | None = None
         self._statistics = None if copied is None else ReestimatedStatistics(copied, self._step)
         self._graphs = TrainingGraphs(
-            self._step, validation=self.validation, statistics=self._statistics
+            self._step,
+            validation=self.validation,
+            statistics=self._statistics,
+            largest_of=self.ranks.largest_of,
         )
 
     @property
@@ -281,6 +284,8 @@ class Trainer:
         while batch < self.steps_per_epoch:
             try:
                 poll()
+            except RankError:
+                raise  # a GPU may wait for that rank
             except BaseException:
                 self.synchronize()  # a checkpoint may follow
                 raise
@@ -387,6 +392,7 @@ class Trainer:
     def synchronize(self) -> None:
         """Wait for the device, bring `progress` up to date, and raise if the training failed."""
         progress = self.progress
+        self.ranks.wait_for(self.sums.device)
         batch, *counters, failure = self._step.counts.tolist()
         progress.step += batch - progress.batch
         progress.batch = batch
@@ -401,6 +407,10 @@ class Trainer:
     def captured(self) -> bool:
         """Whether steps are replayed from a graph."""
         return self._graphs.captured
+
+    def release_graphs(self) -> None:
+        """Let what was captured go: the ranks cannot part while a graph holds their messages."""
+        self._graphs.forget()
 
     def _learning_rate(self, step: int) -> float:
         return self.config.learning_rate(

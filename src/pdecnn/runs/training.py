@@ -325,6 +325,7 @@ class _Walk:
             log.info("interrupted; go on with `pdecnn train --output %s --resume`", self.run.folder)
             raise
         finally:
+            self.trainer.release_graphs()
             self._tell(self.listener.end)
         self.signals.deferred = False
         self.finish()

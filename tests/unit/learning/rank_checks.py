@@ -10,23 +10,28 @@ from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 from time import sleep
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pdecnn.errors import ConfigError, DivergedError, RankError
+from pdecnn.learning import capture as capture_module
 from pdecnn.learning import evaluate_network
 from pdecnn.learning.distributed import ALONE, Ranks, joined_ranks
 from tests.unit.learning.test_levels import LEVELS, first_level_network
 from tests.unit.learning.trainings import (
     MODES,
     Poisoned,
+    Rehearsed,
     digits,
     make_network,
     make_trainer,
     on_disk,
+    rehearsed_graphs,
     run,
     scatter_weights_,
     snapshot,
@@ -62,14 +67,15 @@ CASES = {
 }
 
 
-def trained(dynamics, overrides, settings, ranks, *, disk=False, augmentation=None):
-    """A training after twelve steps in float64."""
+def trained(dynamics, overrides, settings, ranks, *, disk=False, augmentation=None, gated=False):
+    """A training after twelve steps in float64; `gated` as on a GPU."""
     network = make_network(dynamics, dtype=torch.float64, channels=CHANNELS, **overrides)
     scatter_weights_(network, size=0.1)
     sets = tuple(map(on_disk, digits())) if disk else digits()
     trainer = make_trainer(
         network, ranks=ranks, sets=sets, augmentation=augmentation, **(SETTINGS | settings)
     )
+    trainer._step.gated = gated
     for step in range(NUM_STEPS):
         if step % trainer.steps_per_epoch == 0:
             trainer.progress.epoch, trainer.progress.batch = step // trainer.steps_per_epoch, 0
@@ -84,9 +90,8 @@ def compare(name, ranks):
     dynamics, overrides, settings = CASES[name]
     several = trained(dynamics, overrides, settings, ranks, disk=name == "everything")
     state = snapshot(several)
-    bits = b"".join(tensor.numpy().tobytes() for tensor in state.values())
     found = {
-        "sha256": sha256(bits).hexdigest(),
+        "sha256": digest(state),
         "evaluation": evaluation(several.evaluated, ranks),
     }
     if ranks.is_first:
@@ -94,6 +99,10 @@ def compare(name, ranks):
         found["difference"] = difference(state, snapshot(one))
         found["evaluation alone"] = evaluation(several.evaluated, ALONE)
     return found
+
+
+def digest(state):
+    return sha256(b"".join(tensor.numpy().tobytes() for tensor in state.values())).hexdigest()
 
 
 def difference(found, expected):
@@ -134,6 +143,49 @@ def skip_one(ranks):
     )
     counts = [trainer.progress.nonfinite_steps for trainer in (several, one)]
     return [*counts, difference(snapshot(several), snapshot(one))]
+
+
+def messages(ranks):
+    """How many numbers each message of a step holds, and those of its gradient."""
+    trainer = make_trainer(make_network("parabolic"), ranks=ranks, accumulation=2)
+    trainer.begin_epoch()
+    with patch.object(dist, "all_reduce", wraps=dist.all_reduce) as sent:
+        trainer.step()
+    sizes = [call.args[0].numel() for call in sent.call_args_list]
+    norms = sum(isinstance(part, _BatchNorm) for part in trainer.network.modules())
+    return {"sizes": sizes, "norms": norms, "weights": trainer.network.num_weights}
+
+
+def skipping(ranks):
+    """A training as on a GPU, with a step that is thrown away."""
+    settings = {"max_nonfinite_steps": 1, "accumulation": 2, "average_decay": 0.9}
+    poisoned = Poisoned(index=3)
+    return trained("parabolic", {}, settings, ranks, augmentation=poisoned, gated=True)
+
+
+def by_graphs(ranks, num_failures):
+    """The same by graphs, of which rank 1 fails to make so many."""
+    notes, attempts = [], iter(range(10))
+
+    class Graph(Rehearsed):
+        def __init__(self, function, state):
+            super().__init__(function, state)
+            if ranks.rank == 1 and next(attempts) < num_failures:
+                raise RuntimeError("no graph")
+
+    with rehearsed_graphs(Graph), patch.object(capture_module.log, "info", notes.append):
+        trainer = skipping(ranks)
+    return {
+        "captured": trainer.captured,
+        "notes": notes,
+        "skipped": trainer.progress.nonfinite_steps,
+        "sha256": digest(snapshot(trainer)),
+    }
+
+
+def without_graphs(ranks):
+    states = [snapshot(skipping(who)) for who in (ranks, ALONE)]
+    return {"sha256": digest(states[0]), "difference": difference(*states)}
 
 
 def in_levels(ranks):
@@ -235,6 +287,9 @@ def main():
         result = {name: compare(name, ranks) for name in names} or {
             "skipped": skip_one(ranks),
             "in levels": in_levels(ranks),
+            "messages": messages(ranks),
+            "by graphs": [by_graphs(ranks, number) for number in range(3)],
+            "without graphs": without_graphs(ranks),
             "reestimated": reestimated(ranks),
             "rounded differently": rounded_differently(ranks),
             "agreements": agreements(ranks),

@@ -15,6 +15,7 @@ from pdecnn.learning import Trainer, TrainingConfig
 from pdecnn.learning import capture as capture_module
 from pdecnn.learning.capture import CapturedFunction, CapturedScores, TrainingGraphs
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
+from pdecnn.learning.distributed import ALONE
 from pdecnn.learning.metrics import class_scores
 from pdecnn.networks.network import evaluation_mode
 from pdecnn.networks.registry import create_model
@@ -56,6 +57,7 @@ def gpu_trainer(
     seed=0,
     stored=False,
     augmentation=None,
+    ranks=ALONE,
     **settings,
 ):
     torch.manual_seed(seed)
@@ -68,6 +70,7 @@ def gpu_trainer(
         validation=on_disk(images(130, 1)) if stored else images(130, 1),
         augmentation=Augmentation() if augmentation is None else augmentation,
         seed=0,
+        ranks=ranks,
     )
 
 

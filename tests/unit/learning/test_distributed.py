@@ -1,20 +1,22 @@
 """Several ranks compute what one does, agree on everything, and never wait for ever."""
 
 import json
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from time import sleep
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.distributed import HashStore
 
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, RankError
 from pdecnn.learning.distributed import ALONE, Ranks, agree_on_attempt, joined_ranks, num_ranks
-from tests.ranks import run_forks
+from tests.ranks import ROOT, run_forks
 from tests.unit.learning.rank_checks import CASES
-from tests.unit.learning.trainings import make_trainer
+from tests.unit.learning.trainings import make_trainer, run
 
 QUICK = ("hamiltonian exact", "batch norm recomputed", "everything")
 SLOW = tuple(name for name in CASES if name not in QUICK)
@@ -74,6 +76,32 @@ def test_all_ranks_skip_the_step_whose_batch_one_of_them_cannot_use(agreed):
         assert difference <= 1e-7
 
 
+def test_ranks_send_each_other_one_message_a_step_besides_those_of_batch_norms(agreed):
+    """Whatever the number of parts: gradient, loss, right answers and range."""
+    for result in agreed:
+        found = result["messages"]
+        gradient, around = found["weights"] + 3, found["sizes"]
+        assert around.count(gradient) == 1
+        assert around[-1] == gradient
+        assert len(around) == 1 + 2 * 2 * found["norms"]
+
+
+def test_all_ranks_have_a_graph_of_their_step_or_none(agreed):
+    """What one cannot compile or capture, none does; weights and figures have the same bits."""
+    kinds = ("cannot be compiled: its kernels run", "cannot be captured: its operators run one")
+    plain = agreed[0]["without graphs"]
+    assert plain["difference"] <= 1e-7
+    for number, (first, second) in enumerate(zip(*(r["by graphs"] for r in agreed), strict=True)):
+        for found, reason in ((first, "another process cannot"), (second, "no graph")):
+            assert found["captured"] == (number < 2)
+            assert found["skipped"] == 1
+            assert found["sha256"] == plain["sha256"]
+            assert len(found["notes"]) == number
+            for note, kind in zip(found["notes"], kinds, strict=False):
+                assert note.startswith(f"the training step {kind}")
+                assert reason in note
+
+
 def test_ranks_agree_on_statistics_that_one_would_estimate(agreed):
     first, second = (result["reestimated"] for result in agreed)
     assert first["reports"][0] == second["reports"][0]
@@ -131,6 +159,31 @@ def test_promise_4_waiting_for_another_rank_has_an_end(agreed):
     assert (kind, told) == ("RankError", False)
     assert "does not answer (Timed out waiting 2000ms" in text
     assert "--resume" in text
+
+
+def test_promise_22_a_step_that_waits_for_another_rank_has_an_end(monkeypatch):
+    """In a graph nobody else looks how long a message takes."""
+    event = Mock(**{"query.side_effect": [False, True, *[False] * 10_000]})
+    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    ranks, gpu = Ranks(0, 2), torch.device("cuda")
+    ranks.wait_for(gpu)
+    assert event.query.call_count == 2
+    with pytest.raises(RankError, match=r"does not answer \(a step does not end\).*--resume"):
+        ranks.wait_for(gpu, seconds=0.05)
+    ALONE.wait_for(gpu)
+    ranks.wait_for(torch.device("cpu"))
+
+
+def test_who_learns_that_a_rank_is_gone_does_not_wait_for_the_steps_taken(monkeypatch):
+    trainer = make_trainer()
+    monkeypatch.setattr(trainer, "synchronize", lambda: pytest.fail("waits"))
+
+    def poll():
+        raise RankError("gone")
+
+    with pytest.raises(RankError, match="gone"):
+        run(trainer, poll=poll)
 
 
 @pytest.mark.parametrize(
@@ -215,3 +268,51 @@ def test_promise_22_a_rank_that_never_comes_is_an_error():
         agree_on_attempt(HashStore(), 1, 2, 0.1)
     with pytest.raises(RuntimeError, match="not all ranks have come"):
         agree_on_attempt(HashStore(), 0, 2, 0.1)
+
+
+@pytest.fixture(scope="module")
+def nccl(tmp_path_factory):
+    """In a process of its own, with a limit: nccl has ways of its own to wait for ever."""
+    file = tmp_path_factory.mktemp("nccl") / "found.json"
+    command = [sys.executable, "-m", "tests.unit.learning.nccl_checks", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(file.read_text())
+
+
+@pytest.mark.gpu
+def test_a_captured_step_sends_its_message_each_time_it_is_replayed(nccl):
+    """And moves to the bits of the step without ranks, by the same kernels."""
+    for found in nccl["one message"]:
+        assert found["captured"]
+        assert not found["notes"]
+        assert found["parts"] == ["_prepare", "_keep_statistics", "_gradient", "_apply"]
+        assert found["sent"] == 2 + 500 // 64  # trial runs, then each step of the epoch
+        assert found["same bits"]
+        assert found["sums"] < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["whole", "reestimated"])
+def test_a_captured_training_of_a_rank_is_the_eager_one_and_repeats(nccl, name):
+    found = nccl[name]
+    assert found["captured"] == [True, False]
+    assert not found["notes"]
+    assert found["repeats"]
+    captured, eager = found["losses"]
+    assert captured == pytest.approx(eager, rel=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_message_that_cannot_be_captured_is_sent_operator_by_operator(nccl):
+    found = nccl["refused"]
+    assert not found["captured"]
+    first, second = found["notes"]
+    assert first.startswith("the training step cannot be compiled: its kernels run as they are")
+    assert second.startswith("the training step cannot be captured: its operators run one by one")
+    assert found["loss"] > 0
+
+
+@pytest.mark.gpu
+def test_promise_22_a_step_on_a_gpu_that_does_not_end_is_an_error(nccl):
+    assert "does not answer (a step does not end)" in nccl["patience"]

@@ -23,6 +23,7 @@ from tests.interpreter import run_checks
 from tests.unit.learning.test_capture import gpu_trainer
 from tests.unit.learning.trainings import (
     Poisoned,
+    Twins,
     assert_same_bits,
     coloured_digits,
     make_network,
@@ -167,6 +168,35 @@ def check_an_update_is_that_of_the_operators(name):
             assert relative_error(tensor, expected[key]) < most, key
     assert twin._step.counts.tolist() == plain._step.counts.tolist() == [3, 0, 1, 0]
     assert twin._step.skipped.tolist() == plain._step.skipped.tolist() == [0, 1, 0]
+
+
+@small_blocks
+@pytest.mark.parametrize("name", ["outside", "adamw"])
+def check_an_update_of_several_ranks_is_that_of_the_operators(name):
+    """The gradient of all of them is moved by, and all of their images are counted."""
+    settings = {"learning_rates": (1e-3,), "phases": (1,), "ranks": Twins()} | RULES[name]
+    plain, twin = (trainer_of(**settings) for _ in range(2))
+    by_kernels(twin, *NONE)
+    for trainer in (plain, twin):
+        trainer.step()
+    expected = snapshot(plain)
+    for key, tensor in snapshot(twin).items():
+        assert relative_error(tensor, expected[key]) < 1e-4, key
+    assert float(twin.sums[-1]) == 20
+
+
+@small_blocks
+def check_a_rank_that_hears_of_no_other_moves_to_the_same_bits():
+    found = []
+    for sum_ in (None, lambda tensor: None):
+        trainer = by_kernels(trainer_of(average_decay=0.9))
+        trainer._step.sum_ = sum_
+        for _ in range(2):
+            trainer.step()
+        found.append(snapshot(trainer))
+    sums = [state.pop("sums") for state in found]
+    assert_same_bits(*found)
+    torch.testing.assert_close(*sums, rtol=1e-6, atol=0)
 
 
 @small_blocks

@@ -18,6 +18,8 @@ from pdecnn.learning.capture import compiled_step
 from tests.unit.learning.trainings import (
     AUGMENTED,
     MODES,
+    Twins,
+    assert_same_bits,
     coloured_digits,
     make_network,
     make_trainer,
@@ -163,6 +165,23 @@ def test_a_step_never_waits_for_the_device(dynamics, backprop, precision):
     assert operators.count > 100
     trainer.synchronize()
     assert trainer.progress.batch == 1
+
+
+def test_a_step_of_several_ranks_does_not_wait_either():
+    trainer = begun_trainer("hamiltonian", "exact", ranks=Twins(), **EVERYTHING)
+    with Operators():
+        trainer.step()
+    trainer.synchronize()
+    assert trainer.progress.batch == 1
+
+
+@pytest.mark.slow
+def test_a_compiled_step_of_several_ranks_is_the_eager_one():
+    """With the messages of batch norms, which are compiled too."""
+    compiled, eager = (begun_trainer("parabolic", "stored", ranks=Twins()) for _ in range(2))
+    torch._dynamo.reset()
+    step_compiled_and_eager(compiled, eager, 3)
+    assert_same_bits(snapshot(compiled), snapshot(eager))
 
 
 def test_reading_a_number_would_be_noticed():

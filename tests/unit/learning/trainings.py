@@ -1,8 +1,9 @@
 """Trainings small enough to repeat: a few digits, a narrow network, a handful of steps."""
 
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import fields, replace
 from functools import cache
+from unittest.mock import patch
 
 import torch
 
@@ -11,8 +12,9 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages
 from pdecnn.data.registry import read_digits
 from pdecnn.learning import Trainer, TrainingConfig
-from pdecnn.learning.capture import compiled_step
-from pdecnn.learning.distributed import ALONE
+from pdecnn.learning import capture as capture_module
+from pdecnn.learning.capture import CapturedFunction, TrainingGraphs, compiled_step
+from pdecnn.learning.distributed import ALONE, Ranks
 
 DYNAMICS = ("resnet", "parabolic", "hamiltonian", "second_order")
 MODES = [
@@ -117,6 +119,43 @@ def step_compiled_and_eager(compiled, eager, number):
             compiled.step()
     for _ in range(number):
         eager.step()
+
+
+class Rehearsed(CapturedFunction):
+    """What a graph is made by, its trial runs, and in its place the function: there is no GPU."""
+
+    def __init__(self, function, state):
+        tensors = [tensor.detach() for tensor in state]
+        before = [tensor.clone() for tensor in tensors]
+        for _ in range(2):
+            function()
+            torch._foreach_copy_(tensors, before)
+        self.function = function
+
+    def __call__(self):
+        self.function()
+
+
+@contextmanager
+def rehearsed_graphs(kind=Rehearsed):
+    """Within it steps go by graphs as on a GPU, and nothing is compiled."""
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(TrainingGraphs, "_wanted", True))
+        patches.enter_context(patch.object(TrainingGraphs, "scores", lambda graphs: None))
+        for name in ("compiled_step", "compiled_network"):
+            patches.enter_context(patch.object(capture_module, name, nullcontext))
+        patches.enter_context(patch.object(capture_module, "CapturedFunction", kind))
+        yield
+
+
+class Twins(Ranks):
+    """Two ranks that have the same share, of which this is one."""
+
+    def __init__(self):
+        super().__init__(0, 2)
+
+    def sum_(self, tensor):
+        tensor.mul_(2)
 
 
 def first_step(trainer):

@@ -1,7 +1,10 @@
 """A run from config to summary: repeatable, bounded in time, started from other weights."""
 
 import json
+import signal
 import threading
+import weakref
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -9,8 +12,11 @@ from safetensors.torch import load_file
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError, DivergedError
+from pdecnn.learning.distributed import ALONE
 from pdecnn.runs import training
+from pdecnn.runs.environment import Interrupted
 from tests.runs import Recorder, fingerprint, modification_times, small_config
+from tests.unit.learning.trainings import Rehearsed, rehearsed_graphs
 
 
 def weights_of(folder):
@@ -205,6 +211,35 @@ def test_a_time_limit_ends_at_an_epoch_and_resuming_reaches_the_same_end(undistu
 def test_a_time_limit_in_the_last_epoch_is_no_reason(tmp_path):
     config = small_config(training__epochs=1, training__time_limit_seconds=1e-3)
     assert pdecnn.train(config, output=tmp_path / "run").summary["stopped"] == "completed"
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_graphs_go_before_the_ranks_part(tmp_path, monkeypatch, interrupted):
+    """nccl would wait for ever for a graph that holds its messages."""
+    made, left = [], []
+
+    class Graph(Rehearsed):
+        def __init__(self, function, state):
+            super().__init__(function, state)
+            made.append(weakref.ref(self))
+
+    @contextmanager
+    def joined(device):
+        try:
+            yield ALONE
+        finally:
+            left.extend(graph() for graph in made)
+
+    def on_step(progress):
+        if interrupted:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(training, "joined_ranks", joined)
+    listener = Recorder(on_step=on_step)  # it keeps the trainer
+    with rehearsed_graphs(Graph), pytest.raises(Interrupted) if interrupted else nullcontext():
+        config = small_config(training__epochs=1)
+        pdecnn.train(config, output=tmp_path / "run", listener=listener)
+    assert left == [None]
 
 
 # ------------------------------------------------------------------ other weights to start from
