@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pdecnn.cli.options import (
-    DebugOption,
+from pdecnn.cli.application import (
     JsonOption,
     QuietOption,
     SetOption,
@@ -17,9 +16,8 @@ from pdecnn.cli.options import (
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="stl10, cifar10 or cifar100.")]
 
 
-def list_data(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+def list_data(as_json: JsonOption = False) -> None:
     """List the data sets that can be fetched."""
-    del debug
     from pdecnn.data.registry import PUBLISHED
 
     if as_json:
@@ -39,10 +37,8 @@ def download_data(
         str | None, typer.Option("--url", help="Another address of the same archive.")
     ] = None,
     quiet: QuietOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Fetch the published archive of a data set, which training reads as it is."""
-    del debug
     from contextlib import nullcontext
 
     from pdecnn.data.download import download
@@ -64,10 +60,8 @@ def pack_data(
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file, FILE.npz.")],
     settings: SetOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
-    debug: DebugOption = False,
 ) -> None:
     """Put a folder of pictures, of images with labels, or of sounds into one file for `--data`."""
-    del debug
     from pdecnn.data.pictures import pack_pictures
     from pdecnn.data.segmented import dimension_of, pack_segmented
     from pdecnn.data.sounds import has_sounds, pack_sounds
@@ -96,10 +90,8 @@ def verify_data(
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where it lies.")] = Path(
         "data"
     ),
-    debug: DebugOption = False,
 ) -> None:
     """Check that a data set is as published."""
-    del debug
     from pdecnn.data.download import verify
 
     print(verify(name, data))

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pdecnn.cli.options import (
+from pdecnn.cli.application import (
     DataOption,
-    DebugOption,
     DeviceOption,
     JsonOption,
     RunArgument,
@@ -50,10 +49,8 @@ def coarsen(
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Make a run of a trained network with a coarser mesh or steps."""
-    del debug
     from pdecnn.runs import leveling
 
     new = leveling.coarsen(
@@ -81,10 +78,8 @@ def refine(
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Make a run of a trained network with a finer mesh or steps."""
-    del debug
     from pdecnn.runs import leveling
 
     new = leveling.refine(

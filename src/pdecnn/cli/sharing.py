@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pdecnn.cli.options import DebugOption, JsonOption, WeightsOption, print_json
+from pdecnn.cli.application import JsonOption, WeightsOption, print_json
 from pdecnn.errors import ConfigError
 
 
@@ -32,10 +32,8 @@ def export(
     ] = None,
     weights: WeightsOption = "best",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Write a network as one ONNX or torch.export file, and check it."""
-    del debug
     from pdecnn.runs import export as exporting
 
     files = {"onnx": onnx, "torch-export": torch_export}
@@ -52,9 +50,8 @@ def export(
     print_export(exported)
 
 
-def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+def recipes(as_json: JsonOption = False) -> None:
     """List the recipes that `train` takes."""
-    del debug
     from pdecnn import runs
 
     if as_json:
@@ -72,10 +69,8 @@ def settings(
         typer.Argument(metavar="RECIPE", help="Show the values of a recipe or TOML file too."),
     ] = None,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """List the settings that `--set` takes."""
-    del debug
     from pdecnn.runs.config import describe_settings
     from pdecnn.runs.recipes import read_recipe
 
@@ -88,9 +83,8 @@ def settings(
     print_settings(found)
 
 
-def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+def models(as_json: JsonOption = False) -> None:
     """List the networks that `create_model` knows and their sizes."""
-    del debug
     from pdecnn.networks import create_model, list_models
 
     counts = {name: create_model(name).num_weights for name in list_models()}

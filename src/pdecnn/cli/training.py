@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from pdecnn.cli.options import (
+from pdecnn.cli.application import (
     DataOption,
-    DebugOption,
     DeviceOption,
     JsonOption,
     NetworkArgument,
@@ -60,10 +59,8 @@ def train(
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Train a network and leave all about it in a run directory."""
-    del debug
     from pdecnn import runs
     from pdecnn.learning.distributed import joined_ranks
     from pdecnn.runs.environment import QUEUED, end_with_input, resolve_device
@@ -117,10 +114,8 @@ def evaluate(
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Measure a run on images of its data set; JSON on stdout."""
-    del debug
     from pdecnn import runs
 
     result = runs.evaluate(run, data=data, split=split, weights=weights, device=device, noise=noise)
@@ -145,10 +140,8 @@ def predict(
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Name the classes of images or sounds, or write images."""
-    del debug
     from pdecnn import runs
 
     if output is not None:
