@@ -23,8 +23,7 @@ from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.pretrained import CONFIG
 from pdecnn.networks.registry import list_models, model_config
 from pdecnn.pde.convolution import SUBJECTS
-from pdecnn.runs.config import RunConfig
-from pdecnn.runs.data_config import VALIDATION_FRACTION, DataConfig
+from pdecnn.runs.config import VALIDATION_FRACTION, DataConfig, RunConfig
 from pdecnn.runs.recipes import recipe
 
 log = logging.getLogger(__name__)
