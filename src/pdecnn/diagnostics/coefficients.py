@@ -8,13 +8,13 @@ from math import isfinite, nan, sqrt
 import torch
 from torch import Tensor, nn
 
-from pdecnn.checks import is_count
 from pdecnn.errors import ConfigError
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.integrators import Layers
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.stencil import pde_coefficients, pde_terms, stencil_from_pde_coefficients
+from pdecnn.settings import is_count
 
 KINDS = ("reaction", "convection", "diffusion", "mixed", "higher order")
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from pdecnn.checks import check_count, check_number
 from pdecnn.diagnostics.coefficients import (
     OperatorCoefficients,
     has_coefficients,
@@ -14,6 +13,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.pde.block import Block
 from pdecnn.pde.facts import declared
 from pdecnn.pde.layers import AbstractLayer
+from pdecnn.settings import check_count, check_number
 
 _VARIABLES = "xyz"
 _ACTIVATIONS = {"relu": r"\max(0, \cdot)", "tanh": r"\tanh", "identity": r"\mathrm{id}"}

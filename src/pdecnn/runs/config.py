@@ -10,7 +10,6 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin
 
-from pdecnn.checks import is_count, is_finite_number
 from pdecnn.data.augmentation import ALTERNATE, Augmentation
 from pdecnn.data.image_file import MAX_PIXELS
 from pdecnn.data.patches import LEFT_RIGHT, AbstractPatches, LabelledPatches, NoisyPatches
@@ -27,7 +26,7 @@ from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.integrators import INTEGRATORS
 from pdecnn.pde.layers import LAYERS
-from pdecnn.settings import Settings, documented, same_setting, setting
+from pdecnn.settings import Settings, documented, is_count, is_finite_number, same_setting, setting
 
 FORMAT_VERSION = 3
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from pdecnn.checks import check_count
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
 from pdecnn.diagnostics.attacks import NORMS
@@ -30,6 +29,7 @@ from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.runs.environment import cpu_threads, resolve_device
 from pdecnn.runs.evaluation import open_run, read_run
 from pdecnn.runs.runs import Run
+from pdecnn.settings import check_count
 
 NUM_IMAGES = 8
 """Images at which a diagnosis is made."""
