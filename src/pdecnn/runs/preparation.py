@@ -1,10 +1,12 @@
-"""From a config to the objects of a run: images, preprocessing, network."""
+"""From a config to the objects of a run: images, preprocessing, network, and its weights."""
 
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,18 +17,32 @@ from pdecnn.data.augmentation import stable_seed
 from pdecnn.data.image_set import ImageSet, StoredImages, channel_statistics
 from pdecnn.data.registry import OWN, own_form, read_dataset
 from pdecnn.data.split import balanced_fraction, balanced_split
-from pdecnn.errors import ConfigError, DataError
+from pdecnn.errors import CheckpointError, ConfigError, DataError
+from pdecnn.learning.distributed import Ranks
+from pdecnn.learning.metrics import Measured
 from pdecnn.learning.tasks import AbstractTask, make_task
+from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
-from pdecnn.networks.pretrained import CONFIG
-from pdecnn.networks.registry import list_models, model_config
+from pdecnn.networks.pretrained import CONFIG, refuse_nonfinite
+from pdecnn.networks.pretrained import WEIGHTS as MODEL
+from pdecnn.networks.registry import (
+    PUBLISHED_WEIGHTS,
+    list_models,
+    model_config,
+    published_name,
+    take_weights,
+)
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.config import VALIDATION_FRACTION, DataConfig, RunConfig
 from pdecnn.runs.recipes import recipe
+from pdecnn.runs.runs import Run
 
 log = logging.getLogger(__name__)
+SHOWN_IMAGES = "shown images"
+"""What draws the test images that people see: the same ones for every run on a data set."""
 _NUM_SAMPLED = 64
 """Images of a set on the disk that its fingerprint looks at."""
 
@@ -165,6 +181,18 @@ def make_run_task(config: RunConfig, *, noise: float | None = None) -> AbstractT
     return make_task(config.task, noise=levels)
 
 
+def measure(
+    task: AbstractTask, network: Network, images: ImageSet, training: TrainingConfig, ranks: Ranks
+) -> Measured:
+    """The figures of a network on images, of which each rank takes a share."""
+    how: dict[str, Any] = {
+        "batch_size": training.evaluation_batch_size,
+        "precision": training.precision,
+    }
+    quick = partial(ranks.scoring, network, images.images, **how)
+    return ranks.agreed(task.evaluate(network, images, poll=lambda: None, quick=quick, **how))
+
+
 def refuse_without_classes(run: object, config: RunConfig) -> None:
     """Refuse a run whose samples have no classes where those are needed."""
     if not make_run_task(config).has_classes:
@@ -254,3 +282,90 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
         class_names=train.class_names,
         pixels=pixels,
     )
+
+
+# ------------------------------------------------------------------ weights
+
+
+def load(path: str | Path, weights: str = "best") -> Network:
+    """The trained network of a run directory or `save_pretrained` folder, in evaluation mode.
+
+    The name of a model with published weights will do where no path is called so.
+    """
+    if published_name(path) is None and os.path.isfile(Path(path) / MODEL):
+        return Network.from_pretrained(path).eval()
+    return read_weights(open_run(path), weights).eval()
+
+
+class PublishedRun(Run):
+    """The published weights of a model in the place of a run; its config is the recipe's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, elsewhere=True)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """That of the recipe of the same name."""
+        return recipe(str(self.folder))
+
+    def weights(self, which: str = "best") -> Path:
+        """Where they are."""
+        if which != "best":
+            raise ConfigError(f"{self.folder} has its published weights only; leave out --weights")
+        return PUBLISHED_WEIGHTS / self.folder
+
+
+def open_run(run: str | Path | Run) -> Run:
+    """The run itself, that of a folder, or the published weights of a name."""
+    if isinstance(run, Run):
+        return run
+    name = published_name(run)
+    return Run(run) if name is None else PublishedRun(name)
+
+
+def read_weights(run: Run, which: str = "best") -> Network:
+    """The network of a run with its best or last weights, which it may be training meanwhile."""
+    while True:
+        folder = run.weights(which)
+        try:
+            network = Network.from_pretrained(folder)
+        except CheckpointError:
+            if run.weights(which) == folder:
+                raise
+            continue  # the run has gone on, and dropped what was being read
+        for name, weight in network.named_parameters():
+            if weight.dtype != torch.float32:
+                raise CheckpointError(
+                    f"{folder}: {name} is {weight.dtype}, and a run has float32; restore it from a "
+                    f"copy"
+                )
+        return network
+
+
+def take_initial(network: Network, initial: str | None, *, foreign: bool) -> None:
+    """Take the weights a run begins with, unless they are drawn at random."""
+    if initial is None:
+        return
+    if os.path.isfile(initial):
+        if not foreign:
+            raise CheckpointError(
+                f"{initial}: is a file; pass a run, a save_pretrained folder, or --foreign to take "
+                f"the tensors, and nothing else, of a file of torch.save"
+            )
+        take_foreign_weights(network, Path(initial))
+        refuse_nonfinite(network, Path(initial))
+        return
+    fresh = [weight.detach().clone() for weight in network.classifier.parameters()]
+    source = load(initial)
+    take_weights(network, source, Path(initial))
+    refuse_nonfinite(network, Path(initial))
+    if network.config.in_channels != source.config.in_channels:
+        log.info(
+            "%s takes %d channel(s), the data has %d: the opening's stencils are %s",
+            initial,
+            source.config.in_channels,
+            network.config.in_channels,
+            "repeated" if network.config.in_channels > source.config.in_channels else "averaged",
+        )
+    if fresh and all(map(torch.equal, network.classifier.parameters(), fresh)):
+        log.info("other classes than in %s: the classifier starts anew", initial)

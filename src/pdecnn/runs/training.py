@@ -43,13 +43,16 @@ from pdecnn.runs.environment import (
     deterministic_algorithms,
     resolve_device,
 )
-from pdecnn.runs.evaluation import SHOWN_IMAGES, read_weights, take_initial
 from pdecnn.runs.preparation import (
+    SHOWN_IMAGES,
     Splits,
     fit_network,
     make_network,
     make_run_task,
+    measure,
     read_splits,
+    read_weights,
+    take_initial,
 )
 from pdecnn.runs.previews import is_due, write_preview
 from pdecnn.runs.runs import (
@@ -497,22 +500,11 @@ class _Walk:
 
     def finish(self) -> None:
         """Test the best weights and write the summary, which marks the run as finished."""
-        config, ranks = self.trainer.config, self.ranks
+        trainer, ranks = self.trainer, self.ranks
         ranks.first(partial(self._write, self.point))
-        test = self.splits.test.to(self.trainer.sums.device)
-        network = self._best_network()
-        how: dict[str, Any] = {
-            "batch_size": config.evaluation_batch_size,
-            "precision": config.precision,
-        }
-        evaluation = self.trainer.task.evaluate(
-            network,
-            test,
-            poll=lambda: None,
-            quick=partial(ranks.scoring, network, test.images, **how),
-            **how,
-        )
-        ranks.first(partial(self._summarize, network, test, ranks.agreed(evaluation)))
+        test, network = self.splits.test.to(trainer.sums.device), self._best_network()
+        evaluation = measure(trainer.task, network, test, trainer.config, ranks)
+        ranks.first(partial(self._summarize, network, test, evaluation))
 
     def _best_network(self) -> Network:
         """The best weights, which rank 0 reads for all."""
