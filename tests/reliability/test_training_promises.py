@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data.split import training_batches
+from pdecnn.data.image_set import training_batches
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.learning import trainer as trainer_module
 from pdecnn.reports.terminal import ConsoleListener

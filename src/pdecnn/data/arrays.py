@@ -13,8 +13,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages
-from pdecnn.data.split import hold_out_test, number_groups
+from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages, number_groups
 from pdecnn.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -291,11 +290,7 @@ def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:
             class_names=class_names,
             groups=groups[part] if len(groups[part]) else None,
         )
-    train, test = sets["train"], sets.get("test")
-    if test is None:
-        kept, held_out = hold_out_test(train.labels, train.groups)
-        train, test = train.subset(kept), train.subset(held_out)
-    return DataSet(name="arrays", train=train, test=test, validation=sets.get("validation"))
+    return DataSet.of_parts("arrays", sets)
 
 
 def _group_names(files: ArrayFiles, x: str, number: int) -> list[str]:

@@ -12,8 +12,14 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.image_file import Form, image_form, read_image
-from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages, num_workers
-from pdecnn.data.split import hold_out_test, number_groups
+from pdecnn.data.image_set import (
+    LARGEST_IN_MEMORY,
+    DataSet,
+    ImageSet,
+    StoredImages,
+    num_workers,
+    number_groups,
+)
 from pdecnn.errors import BadFilesError, DataError
 
 _PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
@@ -128,11 +134,7 @@ def read_image_folder(
         )
         for part, files in parts.items()
     }
-    train, test = sets["train"], sets.get("test")
-    if test is None:
-        kept, held_out = hold_out_test(train.labels, train.groups)
-        train, test = train.subset(kept), train.subset(held_out)
-    return DataSet(name="images", train=train, test=test, validation=sets.get("validation"))
+    return DataSet.of_parts("images", sets)
 
 
 def _find_groups(

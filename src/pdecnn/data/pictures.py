@@ -12,7 +12,6 @@ from pdecnn.data.arrays import ArrayFiles, ArrayForm
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import Scan, common_dtype, first_channels, read_as
 from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
-from pdecnn.data.split import hold_out_test
 from pdecnn.errors import DataError
 
 _CLASS = ("image",)
@@ -33,11 +32,7 @@ def read_pictures(place: Path | str, *, channels: int | None) -> DataSet:
             f"{path}: was packed with {found} channels, but data.channels={channels}; pack it "
             f"again, or set data.channels={found}"
         )
-    train, test = sets["train"], sets.get("test")
-    if test is None:
-        kept, held_out = hold_out_test(train.labels)
-        train, test = train.subset(kept), train.subset(held_out)
-    return DataSet(name="pictures", train=train, test=test, validation=sets.get("validation"))
+    return DataSet.of_parts("pictures", sets)
 
 
 def pictures_form(place: Path | str, *, channels: int | None) -> ArrayForm:

@@ -17,7 +17,7 @@ from pdecnn.data.arrays import (
     array_names,
     read_arrays,
 )
-from pdecnn.data.image_set import DataSet, ImageSet
+from pdecnn.data.image_set import DataSet, ImageSet, balanced_split
 from pdecnn.data.images import image_channels, image_classes, image_names, read_image_folder
 from pdecnn.data.packing import PACKED
 from pdecnn.data.pictures import pictures_form, read_pictures
@@ -35,7 +35,6 @@ from pdecnn.data.published import (
 )
 from pdecnn.data.segmented import dimension_of, read_segmented, segmented_form
 from pdecnn.data.sounds import SoundSettings, has_sounds, read_sounds, sound_names, sounds_form
-from pdecnn.data.split import balanced_split
 from pdecnn.errors import DataError, unknown_name
 
 NUM_TEST_IMAGES = 360

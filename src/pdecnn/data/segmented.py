@@ -16,10 +16,9 @@ from torch import Tensor
 
 from pdecnn.data.arrays import ArrayFiles, ArrayForm
 from pdecnn.data.image_file import read_label_image
-from pdecnn.data.image_set import DataSet, ImageSet
+from pdecnn.data.image_set import DataSet, ImageSet, number_groups
 from pdecnn.data.images import Scan, common_dtype, find_in_name, first_channels, read_as
 from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
-from pdecnn.data.split import hold_out_test, number_groups
 from pdecnn.data.volumes import check_same_place, is_volume, read_label_volume, read_volume, stem_of
 from pdecnn.errors import DataError
 
@@ -75,11 +74,7 @@ def read_segmented(place: Path | str, *, channels: int | None, group: str | None
         )
         for part, found in parts.items()
     }
-    train, test = sets["train"], sets.get("test")
-    if test is None:
-        kept, held_out = hold_out_test(train.labels, train.groups)
-        train, test = train.subset(kept), train.subset(held_out)
-    return DataSet(name="segmented", train=train, test=test, validation=sets.get("validation"))
+    return DataSet.of_parts("segmented", sets)
 
 
 def segmented_form(place: Path | str, *, channels: int | None) -> ArrayForm:

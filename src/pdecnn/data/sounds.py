@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.arrays import ArrayFiles, ArrayForm
-from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet
+from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, number_groups
 from pdecnn.data.images import Scan, find_in_name
 from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
 from pdecnn.data.sound_file import SOUNDS, read_sound, strict_wave_files
-from pdecnn.data.split import hold_out_test, number_groups
 from pdecnn.errors import DataError
 
 SCALE = 2**15
@@ -87,11 +86,7 @@ def read_sounds(place: Path | str, settings: SoundSettings) -> DataSet:
             groups=None if sounds.groups is None else groups[part],
             names=tuple(sounds.names),
         )
-    train, test = sets["train"], sets.get("test")
-    if test is None:
-        kept, held_out = hold_out_test(train.labels, train.groups)
-        train, test = train.subset(kept), train.subset(held_out)
-    return DataSet(name="sounds", train=train, test=test, validation=sets.get("validation"))
+    return DataSet.of_parts("sounds", sets)
 
 
 def read_wave(path: Path, *, rate: int, length: int) -> Tensor:

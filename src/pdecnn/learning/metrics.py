@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pdecnn.data.image_set import ImageSet, StoredImages, image_batches
-from pdecnn.data.split import evaluation_batches
+from pdecnn.data.image_set import ImageSet, StoredImages, evaluation_batches, image_batches
 from pdecnn.errors import DataError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.progress import Progress

@@ -14,9 +14,14 @@ import torch
 
 from pdecnn.data.arrays import ArrayForm
 from pdecnn.data.augmentation import stable_seed
-from pdecnn.data.image_set import ImageSet, StoredImages, channel_statistics
+from pdecnn.data.image_set import (
+    ImageSet,
+    StoredImages,
+    balanced_fraction,
+    balanced_split,
+    channel_statistics,
+)
 from pdecnn.data.registry import OWN, own_form, read_dataset
-from pdecnn.data.split import balanced_fraction, balanced_split
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.learning.distributed import Ranks
 from pdecnn.learning.metrics import Measured

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from pdecnn.data.augmentation import cpu_generator
-from pdecnn.data.image_set import ImageSet
+from pdecnn.data.image_set import ImageSet, imbalance
 from pdecnn.data.registry import OWN, suggested_groups
-from pdecnn.data.split import imbalance
 from pdecnn.errors import CheckpointError, ConfigError, DataError, system_errors_as
 from pdecnn.fast.acceleration import use_kernels
 from pdecnn.files import write_atomically, write_json
