@@ -225,7 +225,7 @@ class Rows:
         return array[0] if isinstance(rows, int) else array
 
 
-_PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 _AT_A_TIME = 1024
 _MOST_COLOURS = 4
 
@@ -350,9 +350,7 @@ def _find_parts(files: ArrayFiles) -> dict[str, tuple[str, str]]:
         parts = {"train": ("x", "y")}
     else:
         parts = {
-            part: (f"x_{name}", f"y_{name}")
-            for name, part in _PARTS.items()
-            if f"x_{name}" in names
+            part: (f"x_{name}", f"y_{name}") for name, part in PARTS.items() if f"x_{name}" in names
         }
     if "train" not in parts:
         found = ", ".join(sorted(names)) or "none"

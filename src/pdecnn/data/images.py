@@ -1,4 +1,7 @@
-"""Folders of image files: a subfolder a class, every bad file in one report."""
+"""Folders of image files: a subfolder a class, every bad file in one report.
+
+And what folders of other files share with them: parts, groups, and one .npz file of all.
+"""
 
 import os
 import re
@@ -6,11 +9,15 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pdecnn.data.arrays import PARTS, Array, ArrayFiles
 from pdecnn.data.image_file import Form, image_form, read_image
 from pdecnn.data.image_set import (
     LARGEST_IN_MEMORY,
@@ -21,9 +28,12 @@ from pdecnn.data.image_set import (
     number_groups,
 )
 from pdecnn.errors import BadFilesError, DataError
+from pdecnn.files import write_atomically
 
-_PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
-_LIKE_PARTS = {*_PARTS, "training", "valid", "dev", "testing", "eval"}
+PACKED = ".npz"
+"""How names of packed files end."""
+PART_NAMES = ("train", "validation", "test")
+_LIKE_PARTS = {*PARTS, "training", "valid", "dev", "testing", "eval"}
 _NOT_MEANT = {"thumbs.db", "desktop.ini"}  # what systems leave in folders of images
 
 
@@ -107,7 +117,13 @@ def read_image_folder(
     scan = Scan(root, class_names)
     parts = {part: scan.list_part(where) for part, where in wheres.items()}
     num_files = sum(len(files) for files in parts.values())
-    groups = _find_groups(parts, wheres, group) if group is not None else {}
+    names = {
+        part: [path.relative_to(wheres[part]).as_posix() for path, _ in files]
+        for part, files in parts.items()
+    }
+    groups = number_groups(
+        {part: find_in_names(group, names[part], "group", wheres[part]) for part in parts}
+    )
     forms = {part: scan.forms([path for path, _ in files]) for part, files in parts.items()}
     found = first_channels(forms["train"])
     channels = found if channels is None else channels
@@ -130,35 +146,29 @@ def read_image_folder(
             images=images[part],
             labels=torch.tensor([label for _, label in files]),
             class_names=class_names,
-            groups=groups.get(part),
+            groups=None if group is None else groups[part],
         )
         for part, files in parts.items()
     }
     return DataSet.of_parts("images", sets)
 
 
-def _find_groups(
-    parts: dict[str, list[tuple[Path, int]]], wheres: dict[str, Path], pattern: str
-) -> dict[str, Tensor]:
-    found: dict[str, list[str]] = {}
-    for part, files in parts.items():
-        found[part] = []
-        for path, _ in files:
-            name = path.relative_to(wheres[part]).as_posix()
-            found[part].append(find_in_name(pattern, name, "group", wheres[part]))
-    return number_groups(found)
+def find_in_names(pattern: str | None, names: list[str], what: str, place: Path) -> list[str]:
+    """What the pattern `data.<what>` finds in each name: its first group, or all if it has none.
 
-
-def find_in_name(pattern: str, name: str, what: str, place: Path) -> str:
-    """The first group of the pattern `data.<what>` in a name; all that it finds if it has none."""
-    match = re.search(pattern, name)
-    found = None if match is None else match[1 if match.re.groups else 0]
-    if found is None:
-        raise DataError(
-            f"{place}: data.{what}={pattern!r} finds no {what} in {name!r}; change the pattern so "
-            f"that it fits every file"
-        )
-    return str(found)
+    Nothing where there is no pattern.
+    """
+    found = []
+    for name in names if pattern is not None else ():
+        match = re.search(pattern or "", name)
+        text = None if match is None else match[1 if match.re.groups else 0]
+        if text is None:
+            raise DataError(
+                f"{place}: data.{what}={pattern!r} finds no {what} in {name!r}; change the pattern "
+                f"so that it fits every file"
+            )
+        found.append(text)
+    return found
 
 
 class Scan:
@@ -302,7 +312,7 @@ def find_parts(root: Path, *, flat: bool = False) -> dict[str, Path]:
     Unless `flat`, a part has folders in it, one for each class, and nothing else stands beside.
     """
     folders = _subfolders(root)
-    parts = {_PARTS[path.name]: path for path in folders if path.name in _PARTS}
+    parts = {PARTS[path.name]: path for path in folders if path.name in PARTS}
     # A class may be called train too: its folder has images in it, not folders.
     if "train" not in parts or not (flat or _subfolders(parts["train"])):
         for path in folders:
@@ -337,3 +347,51 @@ def _subfolders(folder: Path) -> list[Path]:
         ) from None
     except OSError as error:
         raise DataError(f"{folder}: cannot be read ({error.strerror}); check it") from error
+
+
+# ------------------------------------------------------------------ any names, and packed files
+
+
+def loose_parts(root: Path) -> dict[str, Path]:
+    """Where each part is: all in the folder itself, or in subfolders that say so.
+
+    As in folders of images, but a part may have its files in it without a folder for each class.
+    """
+    found = find_parts(root, flat=True) if root.is_dir() else {"train": root}
+    return {part: found[part] for part in PART_NAMES if part in found}
+
+
+def pad_together(images: Iterable[Tensor]) -> Tensor:
+    """One tensor for images of any sizes, each at the beginning of every axis, zero beyond."""
+    listed = list(images)
+    largest = torch.tensor([image.shape for image in listed]).amax(0).tolist()
+    pixels = torch.zeros((len(listed), *largest), dtype=listed[0].dtype)
+    for row, image in zip(pixels, listed, strict=True):
+        row[tuple(slice(0, n) for n in image.shape)] = image
+    return pixels
+
+
+def check_packed_name(file: Path) -> None:
+    """Refuse a name that would not be taken for packed data, before anything is read."""
+    if file.suffix != PACKED:
+        raise DataError(f"{file}: packed data is a {PACKED} file; call it {file.stem}{PACKED}")
+
+
+def write_packed(file: Path, arrays: dict[str, Any]) -> None:
+    """Write the arrays into one file, whole or not at all."""
+    content = BytesIO()
+    np.savez_compressed(content, **arrays)
+    write_atomically(file, content.getvalue())
+
+
+def read_packed(files: ArrayFiles, kinds: tuple[str, ...]) -> dict[str, list[Array]]:
+    """The arrays of these kinds of each part that has an `x`."""
+    parts = [part for part in PART_NAMES if f"x_{part}" in files.names]
+    wanted = [f"{kind}_{part}" for part in parts for kind in kinds]
+    lacking = [name for name in wanted if name not in files.names]
+    if "train" not in parts or lacking:
+        raise DataError(
+            f"{files.place}: lacks {', '.join(lacking) or 'x_train'}; make it with `pdecnn data "
+            f"pack`"
+        )
+    return {part: [files.read(f"{kind}_{part}") for kind in kinds] for part in parts}

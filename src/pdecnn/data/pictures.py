@@ -10,8 +10,18 @@ from torch import Tensor
 
 from pdecnn.data.arrays import ArrayFiles, ArrayForm
 from pdecnn.data.image_set import DataSet, ImageSet
-from pdecnn.data.images import Scan, common_dtype, first_channels, read_as
-from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
+from pdecnn.data.images import (
+    PACKED,
+    Scan,
+    check_packed_name,
+    common_dtype,
+    first_channels,
+    loose_parts,
+    pad_together,
+    read_as,
+    read_packed,
+    write_packed,
+)
 from pdecnn.errors import DataError
 
 _CLASS = ("image",)
@@ -92,13 +102,8 @@ def _read_folder(root: Path, channels: int | None) -> dict[str, ImageSet]:
 
 
 def _image_set(images: list[Tensor], names: list[str]) -> ImageSet:
-    """One tensor for all, each image in the upper left corner."""
     sizes = torch.tensor([image.shape[1:] for image in images])
-    largest = sizes.amax(0).tolist()
-    pixels = torch.zeros((len(images), images[0].shape[0], *largest), dtype=images[0].dtype)
-    for row, image in zip(pixels, images, strict=True):
-        row[:, : image.shape[1], : image.shape[2]] = image
-    return _labelled(pixels, sizes, names)
+    return _labelled(pad_together(images), sizes, names)
 
 
 def _labelled(pixels: Tensor, sizes: Tensor, names: list[str]) -> ImageSet:
@@ -109,24 +114,10 @@ def _labelled(pixels: Tensor, sizes: Tensor, names: list[str]) -> ImageSet:
 
 
 def _read_packed(path: Path) -> dict[str, ImageSet]:
-    files = ArrayFiles(path)
-    wanted = [part for part in PART_NAMES if f"x_{part}" in files.names]
-    lacking = [
-        f"{kind}_{part}"
-        for part in wanted
-        for kind in ("size", "name")
-        if f"{kind}_{part}" not in files.names
-    ]
-    if "train" not in wanted or lacking:
-        raise DataError(
-            f"{path}: lacks {', '.join(lacking) or 'x_train'}; make it with `pdecnn data pack`"
-        )
     sets = {}
-    for part in wanted:
-        pixels, sizes = (torch.from_numpy(files.read(f"{kind}_{part}")) for kind in ("x", "size"))
-        names = [str(name) for name in files.read(f"name_{part}")]
-        fits = sizes.shape == (len(pixels), pixels.dim() - 2) and len(names) == len(pixels)
-        if not fits or (sizes < 1).any() or (sizes > torch.tensor(pixels.shape[2:])).any():
+    for part, (x, size, name) in read_packed(ArrayFiles(path), ("x", "size", "name")).items():
+        fits = size.shape == (len(x), x.ndim - 2) and len(name) == len(x)
+        if not fits or (size < 1).any() or (size > np.array(x.shape[2:])).any():
             raise DataError(f"{path}: the sizes or names of x_{part} do not fit it; pack it again")
-        sets[part] = _labelled(pixels, sizes, names)
+        sets[part] = _labelled(torch.from_numpy(x), torch.from_numpy(size), list(map(str, name)))
     return sets

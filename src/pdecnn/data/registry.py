@@ -18,8 +18,13 @@ from pdecnn.data.arrays import (
     read_arrays,
 )
 from pdecnn.data.image_set import DataSet, ImageSet, balanced_split
-from pdecnn.data.images import image_channels, image_classes, image_names, read_image_folder
-from pdecnn.data.packing import PACKED
+from pdecnn.data.images import (
+    PACKED,
+    image_channels,
+    image_classes,
+    image_names,
+    read_image_folder,
+)
 from pdecnn.data.pictures import pictures_form, read_pictures
 from pdecnn.data.published import (
     CIFAR10_VERSIONS,

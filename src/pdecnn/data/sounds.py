@@ -15,8 +15,15 @@ from torch import Tensor
 
 from pdecnn.data.arrays import ArrayFiles, ArrayForm
 from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, number_groups
-from pdecnn.data.images import Scan, find_in_name
-from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
+from pdecnn.data.images import (
+    PACKED,
+    PART_NAMES,
+    Scan,
+    check_packed_name,
+    find_in_names,
+    loose_parts,
+    write_packed,
+)
 from pdecnn.data.sound_file import SOUNDS, read_sound, strict_wave_files
 from pdecnn.errors import DataError
 
@@ -177,7 +184,7 @@ def _read_folder(root: Path, settings: SoundSettings) -> dict[str, _Sounds]:
 
 def _find_classes(names: list[str], label: str | None, place: Path) -> list[str]:
     if label is not None:
-        return [find_in_name(label, name, "label", place) for name in names]
+        return find_in_names(label, names, "label", place)
     for name in names:
         if "/" not in name:
             raise DataError(
@@ -188,9 +195,7 @@ def _find_classes(names: list[str], label: str | None, place: Path) -> list[str]
 
 
 def _find_groups(names: list[str], group: str | None, place: Path) -> list[str] | None:
-    if group is None:
-        return None
-    return [find_in_name(group, name, "group", place) for name in names]
+    return None if group is None else find_in_names(group, names, "group", place)
 
 
 def _list_names(scan: Scan, root: Path) -> dict[str, list[str]]:
