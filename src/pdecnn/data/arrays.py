@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -230,24 +230,11 @@ _AT_A_TIME = 1024
 _MOST_COLOURS = 4
 
 
-class ArrayForm(NamedTuple):
-    """What a network must fit."""
-
-    channels: int
-    num_classes: int
-    dimension: int
+def array_dimension(place: Source) -> int:
     """1 for signals, 2 for images, 3 for volumes."""
-    size: tuple[int, ...] | None = None
-    """Along each axis; None: images differ and are resized."""
-
-
-def array_form(place: Source) -> ArrayForm:
-    """The channels, classes and dimension of the arrays there, without reading them all."""
     files = _files(place)
-    parts = _find_parts(files)
-    x = next(iter(parts.values()))[0]
-    _, channels, *spatial = _with_channels(files.shape(x), files.path(x))
-    return ArrayForm(channels, len(_class_names(files)), len(spatial), tuple(spatial))
+    x = next(iter(_find_parts(files).values()))[0]
+    return len(_with_channels(files.shape(x), files.path(x))) - 2
 
 
 def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:

@@ -54,12 +54,6 @@ def image_classes(folder: Path | str) -> tuple[str, ...]:
     return names
 
 
-def image_channels(folder: Path | str) -> int:
-    """3 if any training image is in colour; n of a TIFF file of n bands; 1 if all are grey."""
-    files = Scan(Path(folder), image_classes(folder)).list_part(find_parts(Path(folder))["train"])
-    return first_channels(form for form in (_form(path) for path, _ in files) if form is not None)
-
-
 def first_channels(forms: Iterable[Form]) -> int:
     """The channels of the first file that is not grey; 1: all are."""
     return next((form.channels for form in forms if form.channels != 1), 1)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pdecnn.data.arrays import ArrayFiles, ArrayForm
+from pdecnn.data.arrays import ArrayFiles
 from pdecnn.data.image_set import DataSet, ImageSet
 from pdecnn.data.images import (
     PACKED,
@@ -43,23 +43,6 @@ def read_pictures(place: Path | str, *, channels: int | None) -> DataSet:
             f"again, or set data.channels={found}"
         )
     return DataSet.of_parts("pictures", sets)
-
-
-def pictures_form(place: Path | str, *, channels: int | None) -> ArrayForm:
-    """What a network must fit: as many numbers a pixel come out as go in."""
-    if not Path(place).exists():
-        raise DataError(f"{place}: no such file or folder; pass a folder of images")
-    if channels is None:
-        channels = _channels(Path(place))
-    return ArrayForm(channels, channels, 2)
-
-
-def _channels(path: Path) -> int:
-    """How many the training images have, by their headers."""
-    if path.suffix == PACKED:
-        return _read_packed(path)["train"].channels
-    scan = Scan(path, ())
-    return first_channels(scan.forms(scan.list_files(loose_parts(path)["train"])))
 
 
 def pack_pictures(place: Path | str, file: Path, *, channels: int | None) -> dict[str, int]:

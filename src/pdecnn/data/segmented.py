@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pdecnn.data.arrays import ArrayFiles, ArrayForm
+from pdecnn.data.arrays import ArrayFiles
 from pdecnn.data.image_file import read_label_image
 from pdecnn.data.image_set import DataSet, ImageSet, number_groups
 from pdecnn.data.images import (
@@ -86,30 +86,6 @@ def read_segmented(place: Path | str, *, channels: int | None, group: str | None
         for part, found in parts.items()
     }
     return DataSet.of_parts("segmented", sets)
-
-
-def segmented_form(place: Path | str, *, channels: int | None) -> ArrayForm:
-    """What a network must fit: a score for each class at each pixel.
-
-    Of a folder this opens the labels of the training images and one volume, not all images.
-    """
-    path = Path(place)
-    if path.suffix != PACKED and path.is_dir():
-        scan = Scan(path, ())
-        pairs = _pairs(scan, loose_parts(path)["train"])
-        found = scan.read_each(
-            [pair.labels for pair in pairs], lambda one: torch.unique(_labels(one))
-        )
-        if found and not scan.complaints:  # else below, in one report with those of the images
-            classes = _known_classes(path, set(torch.cat(found).tolist()))
-            if is_volume(pairs[0].image):
-                return ArrayForm(len(read_volume(pairs[0].image).voxels), len(classes), 3)
-            if channels is None:
-                channels = first_channels(scan.forms([pair.image for pair in pairs]))
-            return ArrayForm(channels, len(classes), 2)
-    parts = _read(path, channels, None)
-    images = parts["train"].images
-    return ArrayForm(images.shape[1], len(_class_names(path, parts)), images.dim() - 2)
 
 
 def dimension_of(folder: Path) -> int | None:

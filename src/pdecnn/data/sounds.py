@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pdecnn.data.arrays import ArrayFiles, ArrayForm
+from pdecnn.data.arrays import ArrayFiles
 from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, number_groups
 from pdecnn.data.images import (
     PACKED,
@@ -104,17 +104,6 @@ def read_wave(path: Path, *, rate: int, length: int) -> Tensor:
 
 def _as_numbers(waves: Tensor) -> Tensor:
     return waves.to(torch.float32) / SCALE
-
-
-def sounds_form(place: Path | str, settings: SoundSettings) -> ArrayForm:
-    """What a network must fit, by the names of the files alone."""
-    path = Path(place)
-    if path.suffix == PACKED:
-        classes = _read_packed(path, settings)["train"].classes
-    else:
-        names = _list_names(Scan(path, ()), path)["train"]
-        classes = _find_classes(names, settings.label, path)
-    return ArrayForm(1, len(_class_names(classes, path)), 1, (settings.length,))
 
 
 def pack_sounds(place: Path | str, file: Path, settings: SoundSettings) -> dict[str, int]:

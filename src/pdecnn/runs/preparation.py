@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pdecnn.data.arrays import ArrayForm
 from pdecnn.data.augmentation import stable_seed
 from pdecnn.data.image_set import (
     ImageSet,
@@ -21,7 +20,7 @@ from pdecnn.data.image_set import (
     balanced_split,
     channel_statistics,
 )
-from pdecnn.data.registry import OWN, own_form, read_dataset
+from pdecnn.data.registry import OWN, read_dataset
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.learning.distributed import Ranks
 from pdecnn.learning.metrics import Measured
@@ -121,50 +120,48 @@ def read_splits(config: DataConfig, seed: int, arrays: Mapping[str, Any] | None 
 _WIDTHS = ("channels", "num_steps", "step_size")
 
 
-def fit_network(config: RunConfig, arrays: Mapping[str, Any] | None = None) -> RunConfig:
-    """The config with the channels, classes and size of data of one's own in its network.
+def read_own(
+    config: RunConfig, arrays: Mapping[str, Any] | None = None
+) -> tuple[RunConfig, Splits | None]:
+    """The config with what weights and data say of its network, and data of one's own.
 
-    From published weights it takes the widths and steps. What was set to something else than in
-    the recipe stays; `make_network` and `take_weights` compare it.
+    Other data is as the recipe expects it, and not read for that: None.
     """
-    if config.initial in list_models(pretrained=True):
-        usual, published = recipe(config.recipe).network, model_config(config.initial)
-        taken = {
-            name: getattr(published, name)
-            for name in _WIDTHS
-            if getattr(config.network, name) == getattr(usual, name)
-        }
-        config = replace(config, network=replace(config.network, **taken))
     if config.data.name not in OWN:
-        return config
-    source = config.data.folder if arrays is None else arrays
-    data = config.data
-    found = own_form(data.name, source, channels=data.channels, sounds=data.sounds())
-    if config.data.name in ("images", "pictures", "segmented"):
-        found = _as_weights_take(found, config)
-        config = replace(config, data=replace(config.data, channels=found.channels))
+        return fit_network(config), None
+    splits = read_splits(config.data, config.seed, arrays)
+    if config.data.name in ("images", "pictures", "segmented") and config.data.channels is None:
+        taken, found = _channels_of(config.initial), splits.train.channels
+        channels = taken if {taken, found} == {1, 3} else found
+        config = replace(config, data=replace(config.data, channels=channels))
+        if channels != found:  # grey images for weights that take colours, or the other way round
+            how = "grey" if taken == 1 else "in colour"
+            log.info("images are read %s, as the weights of %s take them", how, config.initial)
+            splits = read_splits(config.data, config.seed)
+    return fit_network(config, splits.train), splits
+
+
+def fit_network(config: RunConfig, train: ImageSet | None = None) -> RunConfig:
+    """The config with the widths and steps of published weights, and with the channels, classes and
+    size of the images, in its network.
+
+    What was set to something else than in the recipe stays; `make_network` and `take_weights`
+    compare it.
+    """
     usual, network = recipe(config.recipe).network, config.network
-    taken = {"in_channels": found.channels, "num_classes": found.num_classes}
+    taken: dict[str, Any] = {}
+    if config.initial in list_models(pretrained=True):
+        published = model_config(config.initial)
+        taken = {name: getattr(published, name) for name in _WIDTHS}
+    if train is not None:
+        taken["in_channels"] = train.channels
+        taken["num_classes"] = make_run_task(config).num_outputs(train)
+        if network.certified_size is not None and train.sizes is None:
+            side, pooling = config.data.size, config.data.pooling
+            size = train.size if side is None else (side,) * train.dimension
+            taken["certified_size"] = tuple(n // pooling for n in size)
     taken = {k: value for k, value in taken.items() if getattr(network, k) == getattr(usual, k)}
-    network = replace(network, **taken)
-    if network.certified_size is not None and network.certified_size == usual.certified_size:
-        side = config.data.size
-        size = found.size if side is None else (side,) * found.dimension
-        if size is not None:
-            size = tuple(n // config.data.pooling for n in size)
-            network = replace(network, certified_size=size)
-    return replace(config, network=network)
-
-
-def _as_weights_take(found: ArrayForm, config: RunConfig) -> ArrayForm:
-    """Grey images for weights that take colours, or the other way round, are read as these."""
-    taken = _channels_of(config.initial)
-    if config.data.channels is not None or {taken, found.channels} != {1, 3}:
-        return found
-    assert taken is not None
-    how = "grey" if taken == 1 else "in colour"
-    log.info("images are read %s, as the weights of %s take them", how, config.initial)
-    return found._replace(channels=taken)
+    return replace(config, network=replace(network, **taken)) if taken else config
 
 
 def _channels_of(initial: str | None) -> int | None:

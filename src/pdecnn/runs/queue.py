@@ -27,7 +27,7 @@ from pdecnn.runs.environment import (
     resolve_device,
 )
 from pdecnn.runs.evaluation import evaluate
-from pdecnn.runs.preparation import fit_network, read_splits
+from pdecnn.runs.preparation import read_own, read_splits
 from pdecnn.runs.runs import DATA, Run, is_run, locked_folder
 from pdecnn.runs.training import begin_run, check_data, check_settings
 
@@ -259,7 +259,7 @@ class _Worker:
 def _start(folder: Path, config: RunConfig, device: torch.device, num_parallel: int) -> _Worker:
     """Make the run, if there is none yet, and start the process that trains it."""
     if not is_run(folder):
-        begin_run(folder, fit_network(config), device, [folder])
+        begin_run(folder, read_own(config)[0], device, [folder])
     write_json(folder / CONDITIONS, {"runs_at_a_time": num_parallel})
     command = [sys.executable, "-m", "pdecnn", "train", "--resume", "--output", str(folder)]
     command += ["--device", str(device)]

@@ -45,10 +45,10 @@ from pdecnn.runs.environment import (
 from pdecnn.runs.preparation import (
     SHOWN_IMAGES,
     Splits,
-    fit_network,
     make_network,
     make_run_task,
     measure,
+    read_own,
     read_splits,
     read_weights,
     take_initial,
@@ -162,8 +162,10 @@ def train(
             deterministic_algorithms(config.training.deterministic, where),
             ExitStack() as held,
         ):
-            config = ranks.together(partial(fit_network, config, arrays))
             folder = None if output is None else Path(output)
+            if folder is not None and not resume:  # told before the data is read
+                ranks.first(partial(_existing_run, folder, config, resume))
+            config, own = ranks.together(partial(read_own, config, arrays))
             opened = ranks.first(partial(_open, folder, config, where, resume, held))
             run = Run(opened["folder"], elsewhere=not ranks.is_first)
             if not opened["finished"]:
@@ -174,6 +176,7 @@ def train(
                     run=run,
                     config=config,
                     arrays=arrays,
+                    own=own,
                     device=where,
                     ranks=ranks,
                     signals=signals,
@@ -298,6 +301,8 @@ class _Walk:
     run: Run
     config: RunConfig
     arrays: Mapping[str, Any] | None
+    own: Splits | None
+    """Data of one's own, which was read already."""
     device: torch.device
     ranks: Ranks
     signals: StopSignals
@@ -339,7 +344,7 @@ class _Walk:
         self.ranks.together(partial(self.splits.check_same, fingerprint))
 
     def _read_data(self) -> Splits:
-        splits = read_splits(self.config.data, self.config.seed, self.arrays)
+        splits = self.own or read_splits(self.config.data, self.config.seed)
         if splits.train.masks is None:
             warning = imbalance(splits.train.labels, splits.train.class_names)
             if warning is not None:
