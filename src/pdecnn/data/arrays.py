@@ -2,7 +2,7 @@
 
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import prod
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages, number_groups
-from pdecnn.errors import DataError
+from pdecnn.errors import DataError, bad_file_refused
 
 Array = npt.NDArray[Any]
 Source = Path | str | Mapping[str, Any]
@@ -120,18 +120,9 @@ class ArrayFiles:
                 f"each array as a .npy file in one folder, from which it can be read bit by bit"
             )
 
-    @contextmanager
-    def _reading(self, path: Path) -> Iterator[None]:
-        try:
-            yield
-        except DataError:
-            raise
-        # On a damaged file the readers raise nearly anything, NotImplementedError included.
-        except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise DataError(
-                f"{path}: cannot be read as arrays ({reason}); save it again, without objects"
-            ) from error
+    def _reading(self, path: Path) -> AbstractContextManager[None]:
+        problem, remedy = "cannot be read as arrays", "save it again, without objects"
+        return bad_file_refused(path, problem, remedy)
 
 
 class HeldArrays(ArrayFiles):
