@@ -78,18 +78,17 @@ def _read_folder(root: Path, channels: int | None) -> dict[str, ImageSet]:
     if not parts["train"]:
         raise DataError(f"{root}: holds no image; pass a folder with PNG or JPEG files in it")
     return {
-        part: _image_set(images, [str(path.relative_to(root)) for path in parts[part]])
+        part: _image_set(
+            pad_together(images),
+            torch.tensor([image.shape[1:] for image in images]),
+            [str(path.relative_to(root)) for path in parts[part]],
+        )
         for part, images in read.items()
         if images
     }
 
 
-def _image_set(images: list[Tensor], names: list[str]) -> ImageSet:
-    sizes = torch.tensor([image.shape[1:] for image in images])
-    return _labelled(pad_together(images), sizes, names)
-
-
-def _labelled(pixels: Tensor, sizes: Tensor, names: list[str]) -> ImageSet:
+def _image_set(pixels: Tensor, sizes: Tensor, names: list[str]) -> ImageSet:
     labels = torch.zeros(len(pixels), dtype=torch.int64)
     return ImageSet(
         images=pixels, labels=labels, class_names=_CLASS, sizes=sizes, names=tuple(names)
@@ -102,5 +101,5 @@ def _read_packed(path: Path) -> dict[str, ImageSet]:
         fits = size.shape == (len(x), x.ndim - 2) and len(name) == len(x)
         if not fits or (size < 1).any() or (size > np.array(x.shape[2:])).any():
             raise DataError(f"{path}: the sizes or names of x_{part} do not fit it; pack it again")
-        sets[part] = _labelled(torch.from_numpy(x), torch.from_numpy(size), list(map(str, name)))
+        sets[part] = _image_set(torch.from_numpy(x), torch.from_numpy(size), list(map(str, name)))
     return sets

@@ -188,20 +188,21 @@ def _holds(place: Path, versions: tuple[PublishedFolder, ...]) -> bool:
     return any(version.find(place) is not None for version in versions)
 
 
+_WANTED = {
+    "images": "no images were given; pass --data DIR with a folder for each class in it",
+    "pictures": "no images were given; pass --data DIR with images in it, of any names and sizes",
+    "sounds": "no sounds were given; pass --data DIR with WAV, FLAC or OGG files in it",
+    "segmented": (
+        "no images were given; pass --data DIR with images in DIR/images, labels in DIR/labels"
+    ),
+    "arrays": f"no arrays were given; pass --data with x and y in them: {KINDS}",
+}
+
+
 def _wanted(name: str) -> str:
     """What to pass for a data set that needs files."""
-    if name == "images":
-        return "no images were given; pass --data DIR with a folder for each class in it"
-    if name == "pictures":
-        return "no images were given; pass --data DIR with images in it, of any names and sizes"
-    if name == "sounds":
-        return "no sounds were given; pass --data DIR with WAV, FLAC or OGG files in it"
-    if name == "segmented":
-        return (
-            "no images were given; pass --data DIR with images in DIR/images, labels in DIR/labels"
-        )
-    if name == "arrays":
-        return f"no arrays were given; pass --data with x and y in them: {KINDS}"
+    if name in _WANTED:
+        return _WANTED[name]
     first = published_versions(name)[0]
     return (
         f"data set {name!r} is not built in and no folder was given; pass --data DIR with "

@@ -380,15 +380,13 @@ class RunConfig:
             "recipe": self.recipe,
             "seed": self.seed,
             "initial": self.initial,
-            "task": self.task.to_dict(),
-            "network": self.network.to_dict(),
-            "data": self.data.to_dict(),
-            "training": self.training.to_dict(),
+            **{group: getattr(self, group).to_dict() for group in GROUPS},
         }
 
     def with_settings(self, settings: dict[str, Any]) -> "RunConfig":
         """The config with some dotted keys changed, e.g. {'training.epochs': 5}."""
-        known = [*_keys(), "seed"]
+        known = [f"{group}.{entry.name}" for group in GROUPS for entry in fields(_CLASSES[group])]
+        known.append("seed")
         groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
         seed = self.seed
         for key, value in settings.items():
@@ -401,14 +399,8 @@ class RunConfig:
                 continue
             group, name = key.split(".")
             groups[group][name] = convert(value, _hint(group, name), key)
-        return replace(
-            self,
-            seed=seed,
-            task=replace(self.task, **groups["task"]),
-            network=replace(self.network, **groups["network"]),
-            data=replace(self.data, **groups["data"]),
-            training=replace(self.training, **groups["training"]),
-        )
+        changed = {name: replace(getattr(self, name), **found) for name, found in groups.items()}
+        return replace(self, seed=seed, **changed)
 
 
 # For files of an earlier version than the number: what it meant that a setting is not there.
@@ -502,20 +494,15 @@ def _part(group: str, cls: Any, settings: object, version: int) -> Any:
     """The settings of a group as a file of that version has them."""
     if isinstance(settings, dict):
         kept = {k: v for k, v in settings.items() if not _is_ignored(f"{group}.{k}", v)}
-        settings = _meant_before(group, version) | kept
+        meant: dict[str, Any] = {}
+        for number in sorted(_BEFORE, reverse=True):  # of several changes the first one counts
+            for key, value in _BEFORE[number].items():
+                if number > version and key.startswith(f"{group}."):
+                    meant[key.removeprefix(f"{group}.")] = value
+        settings = meant | kept
         if group == "data" and version < 3 and settings.get("name") != "images":
             settings["channels"] = None  # 3 stood there for all data, and meant nothing
     return cls.from_dict(settings)
-
-
-def _meant_before(group: str, version: int) -> dict[str, Any]:
-    """What settings of the group mean that a file of that version does not have."""
-    meant: dict[str, Any] = {}
-    for number in sorted(_BEFORE, reverse=True):  # of several changes the first one counts
-        for key, value in _BEFORE[number].items():
-            if number > version and key.startswith(f"{group}."):
-                meant[key.removeprefix(f"{group}.")] = value
-    return meant
 
 
 def _is_ignored(key: str, value: object) -> bool:
@@ -607,10 +594,6 @@ def _type_words(hint: Any) -> str:
 
 def _json_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _keys() -> list[str]:
-    return [f"{group}.{field.name}" for group in GROUPS for field in fields(_CLASSES[group])]
 
 
 def _hint(group: str, name: str) -> Any:

@@ -18,7 +18,7 @@ import torch
 
 from pdecnn.errors import CheckpointError, ConfigError, DataError, in_one_line, system_errors_as
 from pdecnn.files import read_bytes, write_json
-from pdecnn.runs.config import DataConfig, RunConfig
+from pdecnn.runs.config import RunConfig
 from pdecnn.runs.environment import (
     QUEUED,
     Interrupted,
@@ -89,7 +89,8 @@ def _unfinished(
 ) -> tuple[dict[str, RunConfig], dict[str, str]]:
     """The runs that are not at their end, and what is wrong with those that cannot be read."""
     waiting, damaged = {}, {}
-    fingerprint = cache(_fingerprint)  # shared by the networks that are compared
+    # Shared by the networks that are compared.
+    fingerprint = cache(lambda data, seed: read_splits(data, seed).fingerprint())
     for name, config in runs.items():
         try:
             if is_run(folder / name):
@@ -104,10 +105,6 @@ def _unfinished(
         except CheckpointError as error:
             damaged[name] = str(error)
     return waiting, damaged
-
-
-def _fingerprint(data: DataConfig, seed: int) -> str:
-    return read_splits(data, seed).fingerprint()
 
 
 def is_complete(folder: Path) -> bool:

@@ -420,7 +420,8 @@ class _Walk:
         begin, first_step = monotonic(), trainer.progress.step
         deadline = begin + (trainer.config.time_limit_seconds or float("inf"))
         poll = partial(self.signals.poll, ranks.largest)
-        reports = trainer.epochs(poll=poll, on_step=self._on_step)
+        on_step = partial(self._tell, self.listener.step, trainer.progress)
+        reports = trainer.epochs(poll=poll, on_step=on_step)
         with closing(EventWriter(self.run.folder / TENSORBOARD, trainer.task)) as writer:
             for report in reports:
                 seconds = monotonic() - begin
@@ -456,9 +457,6 @@ class _Walk:
             for name in (SUMMARY, PREDICTIONS):
                 self._write(partial((self.run.folder / name).unlink, missing_ok=True))
         return entries
-
-    def _on_step(self) -> None:
-        self._tell(self.listener.step, self.trainer.progress)
 
     def _write_epoch(
         self,
