@@ -5,12 +5,19 @@ from collections.abc import Callable
 from pdecnn.cli.application import app as app
 from pdecnn.cli.application import data_app, with_debug
 from pdecnn.cli.application import main as main
-from pdecnn.cli.data import download_data, list_data, pack_data, verify_data
 from pdecnn.cli.inspection import attack, certify, diagnose, explore, report
-from pdecnn.cli.levels import coarsen, refine
 from pdecnn.cli.reproduction import bench, reproduce
-from pdecnn.cli.sharing import export, models, recipes, settings
-from pdecnn.cli.training import evaluate, predict, train
+from pdecnn.cli.sharing import (
+    download_data,
+    export,
+    list_data,
+    models,
+    pack_data,
+    recipes,
+    settings,
+    verify_data,
+)
+from pdecnn.cli.training import coarsen, evaluate, predict, refine, train
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     train,

@@ -11,8 +11,13 @@ from torch.nn.functional import interpolate
 
 from pdecnn.data.arrays import KINDS, Source, array_dimension, array_names, read_arrays
 from pdecnn.data.image_set import DataSet, ImageSet, balanced_split
-from pdecnn.data.images import PACKED, image_classes, image_names, read_image_folder
-from pdecnn.data.pictures import read_pictures
+from pdecnn.data.images import (
+    PACKED,
+    image_classes,
+    image_names,
+    read_image_folder,
+    read_pictures,
+)
 from pdecnn.data.published import (
     CIFAR10_VERSIONS,
     CIFAR100_VERSIONS,

@@ -21,8 +21,7 @@ from pdecnn.reports.recorded import entry, fullest_slice, named, read_answers, r
 from pdecnn.reports.svg import draw_chart, legend
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.preparation import make_run_task
-from pdecnn.runs.previews import previews_in
-from pdecnn.runs.runs import FIGURES, METRICS, SUMMARY, Run
+from pdecnn.runs.runs import METRICS, SUMMARY, Run
 
 _PNG, _MOST_BYTES = b"\x89PNG\r\n\x1a\n", 4 * 2**20
 _AXES_OF_PICTURES = 3
@@ -97,7 +96,7 @@ def read_field_runs(runs: Sequence[Run], names: Sequence[str]) -> list[FieldRun]
 def _read_previews(run: Run) -> dict[int, bytes]:
     """Those that are pictures of no more than a few megabytes."""
     found = {}
-    for epoch, path in previews_in(run.folder / FIGURES).items():
+    for epoch, path in run.previews.items():
         with named(path):
             content = read_bytes(path)
         if content.startswith(_PNG) and len(content) < _MOST_BYTES:

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -53,10 +53,8 @@ from pdecnn.runs.preparation import (
     read_weights,
     take_initial,
 )
-from pdecnn.runs.previews import is_due, write_preview
 from pdecnn.runs.runs import (
     DATA,
-    FIGURES,
     INITIAL,
     METRICS,
     PREDICTIONS,
@@ -76,6 +74,7 @@ from pdecnn.runs.runs import (
 log = logging.getLogger(__name__)
 """What is worth a line: of what a run does by itself, and why."""
 NUM_SHOWN = 6
+_NUM_PREVIEWS = 6
 # What may differ between a run and its resumption without changing any result.
 _FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "initial"}
 
@@ -476,12 +475,14 @@ class _Walk:
         """Every few epochs the answer to a validation image, where each pixel has one."""
         trainer, validation = self.trainer, self.trainer.validation
         task = trainer.task
-        if task.has_classes or validation is None or not is_due(epoch, trainer.config.epochs):
+        last = trainer.config.epochs
+        is_due = epoch in (1, last) or epoch % ceil(last / _NUM_PREVIEWS) == 0
+        if task.has_classes or validation is None or not is_due:
             return
         first = validation.subset(torch.arange(1))
         shown = task.show(trainer.evaluated, first, trainer.config.precision)
         columns = [shown[name][0] for name in task.columns]
-        self._write(write_preview, self.run.folder / FIGURES, epoch, columns)
+        self._write(self.run.write_preview, epoch, columns)
 
     def save(self) -> None:
         """Write a checkpoint, then point `best` and `last` at what they mean."""
