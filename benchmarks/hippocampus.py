@@ -38,13 +38,14 @@ from pdecnn.learning.metrics import resolve_precision
 from pdecnn.networks.network import Network
 from pdecnn.reports.recorded import measured_on
 from pdecnn.runs.config import RunConfig, parse_assignment
-from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.preparation import (
     Splits,
+    describe_environment,
     make_network,
     make_preprocessing,
     make_run_task,
     read_own,
+    resolve_device,
 )
 from pdecnn.runs.recipes import recipe
 

@@ -40,8 +40,13 @@ from pdecnn.errors import DivergedError
 from pdecnn.learning import Trainer, evaluate_network
 from pdecnn.networks.network import Network
 from pdecnn.runs.config import VALIDATION_FRACTION, RunConfig
-from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.preparation import Splits, make_network, make_preprocessing, read_splits
+from pdecnn.runs.preparation import (
+    Splits,
+    make_network,
+    make_preprocessing,
+    read_splits,
+    resolve_device,
+)
 from pdecnn.runs.recipes import recipe
 
 Settings = dict[str, Any]

@@ -28,7 +28,7 @@ from pdecnn.errors import (
     RankError,
     TooLargeError,
 )
-from pdecnn.runs.environment import Interrupted, is_losing_rank
+from pdecnn.runs.preparation import Interrupted, is_losing_rank
 
 if TYPE_CHECKING:
     from pdecnn.runs.training import Listener

@@ -65,7 +65,7 @@ def train(
     """Train a network and leave all about it in a run directory."""
     from pdecnn import runs
     from pdecnn.learning.distributed import joined_ranks
-    from pdecnn.runs.environment import QUEUED, end_with_input, resolve_device
+    from pdecnn.runs.preparation import QUEUED, end_with_input, resolve_device
 
     is_queued = QUEUED in os.environ
     if is_queued:

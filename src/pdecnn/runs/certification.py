@@ -21,9 +21,8 @@ from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.registry import list_models, published_name
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.diagnosis import float64_device
-from pdecnn.runs.environment import cpu_threads
 from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.preparation import open_run
+from pdecnn.runs.preparation import cpu_threads, open_run
 from pdecnn.runs.runs import Run, is_run
 from pdecnn.settings import check_count, check_number
 

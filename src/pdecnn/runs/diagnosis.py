@@ -26,9 +26,8 @@ from pdecnn.diagnostics.robustness import (
 from pdecnn.errors import ConfigError, DivergedError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
-from pdecnn.runs.environment import cpu_threads, resolve_device
 from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.preparation import open_run
+from pdecnn.runs.preparation import cpu_threads, open_run, resolve_device
 from pdecnn.runs.runs import Run
 from pdecnn.settings import check_count
 

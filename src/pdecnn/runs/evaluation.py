@@ -32,7 +32,6 @@ from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import refuse_nonfinite
-from pdecnn.runs.environment import resolve_device
 from pdecnn.runs.preparation import (
     load,
     make_run_task,
@@ -41,6 +40,7 @@ from pdecnn.runs.preparation import (
     read_splits,
     read_weights,
     refuse_without_classes,
+    resolve_device,
 )
 from pdecnn.runs.runs import Run
 

@@ -19,15 +19,16 @@ import torch
 from pdecnn.errors import CheckpointError, ConfigError, DataError, in_one_line, system_errors_as
 from pdecnn.files import read_bytes, write_json
 from pdecnn.runs.config import RunConfig
-from pdecnn.runs.environment import (
+from pdecnn.runs.evaluation import evaluate
+from pdecnn.runs.preparation import (
     QUEUED,
     Interrupted,
     StopSignals,
     cpu_threads,
+    read_own,
+    read_splits,
     resolve_device,
 )
-from pdecnn.runs.evaluation import evaluate
-from pdecnn.runs.preparation import read_own, read_splits
 from pdecnn.runs.runs import DATA, Run, is_run, locked_folder
 from pdecnn.runs.training import begin_run, check_data, check_settings
 

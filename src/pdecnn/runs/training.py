@@ -34,23 +34,21 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import serialize
 from pdecnn.networks.registry import published_name
 from pdecnn.runs.config import RunConfig, assignment, differing_keys, run_config_from_dict
-from pdecnn.runs.environment import (
+from pdecnn.runs.preparation import (
+    SHOWN_IMAGES,
     Interrupted,
+    Splits,
     StopSignals,
     cpu_threads,
     describe_environment,
     deterministic_algorithms,
-    resolve_device,
-)
-from pdecnn.runs.preparation import (
-    SHOWN_IMAGES,
-    Splits,
     make_network,
     make_run_task,
     measure,
     read_own,
     read_splits,
     read_weights,
+    resolve_device,
     take_initial,
 )
 from pdecnn.runs.runs import (
