@@ -6,7 +6,7 @@ And what folders of other files share with them: parts, groups, and one .npz fil
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
@@ -246,6 +246,17 @@ class Scan:
         with ThreadPoolExecutor(num_workers()) as pool:
             return [form for form in pool.map(_form, paths) if form is not None]
 
+    def reader(
+        self, parts: Mapping[str, list[Path]], channels: int | None
+    ) -> Callable[[Path], Tensor]:
+        """What reads all files alike, by their headers: channels, and whether bytes or floats."""
+        forms = {part: self.forms(files) for part, files in parts.items()}
+        return partial(
+            read_as,
+            dtype=common_dtype(forms.values()),
+            channels=first_channels(forms["train"]) if channels is None else channels,
+        )
+
     def read_all(
         self,
         paths: list[Path],
@@ -436,12 +447,7 @@ def _read_folder(root: Path, channels: int | None) -> dict[str, ImageSet]:
         raise DataError(f"{root}: no such folder; pass one with images in it, or a {PACKED} file")
     scan = Scan(root, ())
     parts = {part: scan.list_files(where) for part, where in loose_parts(root).items()}
-    forms = {part: scan.forms(files) for part, files in parts.items()}
-    read_one = partial(
-        read_as,
-        dtype=common_dtype(forms.values()),
-        channels=first_channels(forms["train"]) if channels is None else channels,
-    )
+    read_one = scan.reader(parts, channels)
     read = {part: scan.read_each(files, read_one) for part, files in parts.items()}
     scan.report(sum(map(len, parts.values())))
     if not parts["train"]:

@@ -5,7 +5,6 @@ one channel, or NIfTI files beside volumes.
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +20,9 @@ from pdecnn.data.images import (
     PACKED,
     Scan,
     check_packed_name,
-    common_dtype,
     find_in_names,
-    first_channels,
     loose_parts,
     pad_together,
-    read_as,
     read_packed,
     write_packed,
 )
@@ -269,12 +265,8 @@ def _volume_reader() -> ReadImage:
 
 
 def _image_reader(scan: Scan, pairs: dict[str, list[_Pair]], channels: int | None) -> ReadImage:
-    forms = {part: scan.forms([pair.image for pair in found]) for part, found in pairs.items()}
-    read = partial(
-        read_as,
-        dtype=common_dtype(forms.values()),
-        channels=first_channels(forms["train"]) if channels is None else channels,
-    )
+    files = {part: [pair.image for pair in found] for part, found in pairs.items()}
+    read = scan.reader(files, channels)
     return lambda path: (read(path), (1.0, 1.0))
 
 
