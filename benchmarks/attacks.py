@@ -25,7 +25,7 @@ from pdecnn.diagnostics import robustness as ours
 from pdecnn.files import write_atomically, write_json
 from pdecnn.networks.network import Network
 from pdecnn.reports.charts import ATTACKS
-from pdecnn.runs.environment import describe_environment, resolve_device
+from pdecnn.runs.preparation import describe_environment, resolve_device
 
 EPSILONS = {"linf": (0.02, 0.05, 0.1, 0.2), "l2": (0.5,)}
 RESTARTS, STEPS, MOMENTUM, RELATIVE_STEP = 20, 100, 0.9, 0.1

@@ -37,7 +37,7 @@ from pdecnn.networks.registry import DYNAMICS
 from pdecnn.pde.grid import Grid
 from pdecnn.reports.bench import megabytes
 from pdecnn.runs.bench import activation_bytes, make_network, precision_of, random_images
-from pdecnn.runs.environment import describe_environment, resolve_device
+from pdecnn.runs.preparation import describe_environment, resolve_device
 
 NAME = "field-memory"
 NUM_STEPS = (10, 30, 100, 300)

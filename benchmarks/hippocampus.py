@@ -38,14 +38,14 @@ from pdecnn.learning import Trainer
 from pdecnn.learning.metrics import resolve_precision
 from pdecnn.networks.network import Network
 from pdecnn.runs.config import RunConfig, parse_assignment
-from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.preparation import (
     Splits,
-    fit_network,
+    describe_environment,
     make_network,
     make_preprocessing,
     make_run_task,
-    read_splits,
+    read_own,
+    resolve_device,
 )
 from pdecnn.runs.recipes import recipe
 
@@ -157,9 +157,9 @@ def fit_and_write(
         return stored
     precision = resolve_precision(config.training.precision, device)
     config = replace(config, seed=seed, training=replace(config.training, precision=precision))
-    config = fit_network(config)
+    config, splits = read_own(config)
+    assert splits is not None
     config = replace(config, network=config.network.with_grid())
-    splits = read_splits(config.data, seed)
     memory = step_memory(config, kind, splits, device)
     begin = monotonic()
     trainer = make_trainer(config, kind, splits, device)
@@ -205,8 +205,8 @@ def fit_and_write(
 
 def measure_memory(config: RunConfig, device: torch.device) -> dict[str, Any]:
     """What a step of our network needs in every mode, and one of the U-Net."""
-    config = fit_network(config)
-    splits = read_splits(config.data, config.seed)
+    config, splits = read_own(config)
+    assert splits is not None
     found: dict[str, Any] = {"environment": environment_of(device, config.seed)}
     for mode in MODES:
         network = replace(config.network, backprop=mode)

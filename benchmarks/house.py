@@ -206,7 +206,7 @@ def times() -> dict[str, float]:
 
     from benchmarks.speed import make_digits_pair
     from pdecnn.runs.bench import TrainerSteps
-    from pdecnn.runs.environment import cpu_threads
+    from pdecnn.runs.preparation import cpu_threads
     from pdecnn.runs.timing import time_in_turn
 
     trainer, twin = make_digits_pair("hamiltonian")

@@ -42,10 +42,9 @@ from pdecnn.networks.multilevel import INTERPOLATIONS, coarsen_in_space, refine_
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import average_pool
 from pdecnn.runs.config import RunConfig, parse_assignment
-from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.leveling import images_per_second
 from pdecnn.runs.paper import PAPER_DYNAMICS
-from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.preparation import describe_environment, read_splits, resolve_device
 from pdecnn.runs.queue import CONDITIONS, run_queue
 from pdecnn.runs.runs import Run
 from pdecnn.runs.training import notes_shown_by

@@ -18,7 +18,7 @@ import torch
 import pdecnn
 from benchmarks.provenance import measured_on
 from pdecnn.files import write_atomically, write_json
-from pdecnn.runs.environment import describe_environment
+from pdecnn.runs.preparation import describe_environment
 
 DYNAMICS = ("hamiltonian", "parabolic", "second_order", "resnet")
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -22,7 +22,7 @@ from scaling_page import page
 
 import pdecnn
 from pdecnn.files import write_atomically, write_json
-from pdecnn.runs.environment import describe_environment
+from pdecnn.runs.preparation import describe_environment
 
 GPUS = (8, 16, 32, 64)
 GPUS_A_MACHINE = 8

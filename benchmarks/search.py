@@ -39,10 +39,14 @@ from pdecnn.data.augmentation import cpu_generator, stable_seed
 from pdecnn.errors import DivergedError
 from pdecnn.learning import Trainer, evaluate_network
 from pdecnn.networks.network import Network
-from pdecnn.runs.config import RunConfig
-from pdecnn.runs.data_config import VALIDATION_FRACTION
-from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.preparation import Splits, make_network, make_preprocessing, read_splits
+from pdecnn.runs.config import VALIDATION_FRACTION, RunConfig
+from pdecnn.runs.preparation import (
+    Splits,
+    make_network,
+    make_preprocessing,
+    read_splits,
+    resolve_device,
+)
 from pdecnn.runs.recipes import recipe
 
 Settings = dict[str, Any]

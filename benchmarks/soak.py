@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.soak_page import page
 from pdecnn.files import write_atomically, write_json
-from pdecnn.runs.environment import describe_environment
+from pdecnn.runs.preparation import describe_environment
 from tests import faults, fuzzing, numerical_soak
 
 JSON_FILE = "soak.json"

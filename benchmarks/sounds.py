@@ -28,8 +28,8 @@ import torch
 from benchmarks.provenance import measured_on
 from benchmarks.search import shared_card
 from pdecnn.files import write_atomically, write_json
-from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.evaluation import evaluate
+from pdecnn.runs.preparation import describe_environment, resolve_device
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.training import train
 

@@ -50,10 +50,9 @@ from pdecnn.runs.bench import (
     random_images,
     time_steps,
 )
-from pdecnn.runs.environment import cpu_threads, resolve_device
 from pdecnn.runs.plain_twin import PlainNetwork, copy_weights_
+from pdecnn.runs.preparation import cpu_threads, read_splits, resolve_device
 from pdecnn.runs.preparation import make_network as make_recipe_network
-from pdecnn.runs.preparation import read_splits
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.timing import Timing, synchronize, time_in_turn
 

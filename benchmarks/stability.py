@@ -27,8 +27,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.files import write_json
 from pdecnn.learning.capture import compiled_network
 from pdecnn.networks.network import Network
-from pdecnn.runs.environment import describe_environment, resolve_device
-from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.preparation import describe_environment, read_splits, resolve_device
 from pdecnn.runs.runs import Run
 
 ROBUSTNESS = "robustness.json"

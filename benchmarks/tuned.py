@@ -40,8 +40,7 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.registry import TUNED_NETWORKS, model_config
 from pdecnn.runs.config import RunConfig, parse_assignment
-from pdecnn.runs.environment import describe_environment, resolve_device
-from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.preparation import describe_environment, read_splits, resolve_device
 from pdecnn.runs.queue import CONDITIONS
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import CONFIG, ENVIRONMENT, METRICS, SUMMARY, TIMING

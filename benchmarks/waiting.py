@@ -25,7 +25,7 @@ from benchmarks.provenance import measured_on
 from pdecnn.explorer.answers import Explorer
 from pdecnn.explorer.subject import open_subject
 from pdecnn.files import write_atomically, write_json
-from pdecnn.runs.environment import describe_environment
+from pdecnn.runs.preparation import describe_environment
 from tests.browser import ARGUMENTS, NAMES
 from tests.explorers import serving
 

@@ -15,7 +15,7 @@ from PIL import Image
 from safetensors.numpy import save
 
 import pdecnn
-from pdecnn.data.arrays import array_form, read_arrays
+from pdecnn.data.arrays import array_dimension, read_arrays
 from pdecnn.data.images import read_image_folder
 from pdecnn.data.published import (
     CIFAR10,
@@ -159,7 +159,7 @@ def _array_file(kind, files):
     place = next(iter(files)).partition("/")[0]
 
     def read(folder):
-        array_form(folder / place)
+        array_dimension(folder / place)
         read_arrays(folder / place)
 
     return Parser(name=f"arrays, {kind}", files=files, read=read, errors=(DataError,))

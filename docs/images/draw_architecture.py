@@ -17,7 +17,7 @@ ROOMS = [
     [("fast", "compiled steps, fused kernels: how fast, never what")],
     [("networks", "opening, blocks, classifier"), ("data", "images, splits, batches")],
     [("pde", "layer · integrator · backprop")],
-    [("files, checks, errors", "used by all")],
+    [("files, settings, errors", "used by all")],
 ]
 WALK = [
     ("runs/training.py", "train", "opens the run, makes network and trainer"),

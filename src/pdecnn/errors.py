@@ -17,6 +17,10 @@ class BadFilesError(DataError):
     """Files of a folder cannot be used: a line for the folder, then one for each of them."""
 
 
+class UnsuitableFile(Exception):
+    """What is wrong with a file that is whole, and what to do, in words."""
+
+
 class CheckpointError(ValueError):
     """A saved network or run is missing, damaged, or belongs to something else."""
 
@@ -65,6 +69,27 @@ def system_errors_as(
         yield
     except OSError as error:
         raise kind(f"{problem} ({error.strerror or error}); {remedy}") from error
+
+
+@contextmanager
+def bad_file_refused(path: object, problem: str, remedy: str) -> Iterator[None]:
+    """Say in one line what is wrong with a file: on a damaged one readers raise nearly anything."""
+    try:
+        yield
+    except DataError:
+        raise
+    except UnsuitableFile as error:
+        raise DataError(f"{path}: {error}") from error
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; check the path") from None
+    except Exception as error:
+        raise DataError(f"{path}: {problem} ({reason_of(error)}); {remedy}") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error says, or of the system what it says in words, on one line; else its kind."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return _shortened(" ".join(said.split()), 200) or type(error).__name__
 
 
 def quoted(value: object, longest: int = 200) -> str:

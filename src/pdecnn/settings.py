@@ -1,16 +1,36 @@
-"""Declared settings: type, default, range and meaning of each in one place, checked by one rule."""
+"""Declared settings: type, default, range and meaning of each in one place, checked by one rule.
 
-from collections.abc import Collection
+What counts as a number is the same for all: no text, no truth value, no NaN; numpy's will do.
+"""
+
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, field, fields
-from functools import cache
+from functools import cache, wraps
 from inspect import cleandoc
-from math import inf
+from math import inf, isfinite
+from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin
+from typing import (
+    Any,
+    ClassVar,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypeGuard,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
-from pdecnn.checks import LARGEST_COUNT, is_count, is_finite_number
 from pdecnn.errors import ConfigError, unknown_name
 
+LARGEST_COUNT = 2**31 - 1
+"""JSON has no limit, sizes of tensors do."""
+LARGEST_NUMBER = (2 - 2**-23) * 2.0**127
+"""Of float32: torch refuses to multiply a tensor of it by more."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 Class = TypeVar("Class", bound="type[Settings]")
 
 
@@ -176,3 +196,64 @@ def _checked_number(name: str, value: object, kind: type, text: str) -> float:
     if not whole and low == -inf:
         article = "a finite number"
     raise ConfigError(f"{name} must be {article}{wanted}, found {value!r}")
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number that a float can hold."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        return isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def is_count(value: object, smallest: int = 1, largest: int = LARGEST_COUNT) -> TypeGuard[int]:
+    """Whether it is a whole number in that range."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        return False
+    return smallest <= int(value) <= largest
+
+
+def check_count(name: str, value: object, *, smallest: int = 1) -> int:
+    """The whole number of that setting, or a ConfigError."""
+    return int(_checked_number(name, value, int, f"[{smallest}, inf)"))
+
+
+def check_positive(name: str, value: object) -> float:
+    """The positive number of that setting, or a ConfigError."""
+    number = _checked_number(name, value, float, "(0, inf)")
+    if number > LARGEST_NUMBER:
+        raise ConfigError(f"{name} must be at most {LARGEST_NUMBER:.3g}, found {value!r}")
+    return number
+
+
+def check_number(name: str, value: object, *, smallest: float = -inf, below: float = inf) -> float:
+    """The number of that setting, from `smallest` on and below `below`, or a ConfigError."""
+    return _checked_number(name, value, float, f"[{smallest:g}, {below:g})")
+
+
+# ------------------------------------------------------------------ earlier names
+
+
+def formerly(
+    **successors: str,
+) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Arguments that a function had in 0.1, and what to pass since 0.2: a TypeError says so."""
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        @wraps(function)
+        def checked(*arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+            for name in successors.keys() & named.keys():
+                raise TypeError(
+                    f"{function.__qualname__} has no argument {name!r} since 0.2: "
+                    f"{successors[name]}"
+                )
+            return function(*arguments, **named)
+
+        return checked
+
+    return decorate

@@ -192,7 +192,7 @@ def test_a_bad_setting_is_named(refused, tmp_path, arguments, fragment):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.skipif("pdecnn.runs.environment.torch.cuda.is_available()")
+@pytest.mark.skipif("pdecnn.runs.preparation.torch.cuda.is_available()")
 def test_a_device_that_is_not_there_is_refused_everywhere(refused, trained, tmp_path):
     assert "--device auto or cpu" in refused(2, "train", "--device", "cuda")
     assert "--device auto or cpu" in refused(2, "evaluate", trained.folder, "--device", "cuda")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdecnn.data import balanced_split
-from pdecnn.data.split import hold_out_test
+from pdecnn.data.image_set import hold_out_test
 from pdecnn.errors import DataError
 
 

@@ -15,7 +15,7 @@ import torch
 import pdecnn
 from pdecnn.data.image_file import read_image
 from pdecnn.data.published import CIFAR10, CIFAR10_PYTHON, CIFAR100_PYTHON, STL10
-from pdecnn.data.registry import own_form, read_dataset
+from pdecnn.data.registry import read_dataset, recognize
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.files import write_manifest
 from pdecnn.learning.checkpoint import FILES
@@ -122,7 +122,7 @@ def as_archive(content, folder):
 def array_file(suffix, content, folder):
     path = folder / f"data{suffix}"
     path.write_bytes(content)
-    own_form("arrays", str(path), channels=1)
+    recognize(path)
     read_dataset("arrays", path)
 
 

@@ -17,8 +17,8 @@ from pdecnn.files import write_json, write_manifest
 from pdecnn.learning.checkpoint import FILES
 from pdecnn.networks.pretrained import deserialize, serialize
 from pdecnn.runs import runs as directories
-from pdecnn.runs.evaluation import read_weights
 from pdecnn.runs.leveling import coarsen
+from pdecnn.runs.preparation import read_weights
 from pdecnn.runs.runs import Run, newest_folder
 from tests.runs import Killed, Recorder, call, fingerprint, small_config
 

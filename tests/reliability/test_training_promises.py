@@ -9,12 +9,11 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.data.split import training_batches
+from pdecnn.data.image_set import training_batches
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.learning import trainer as trainer_module
 from pdecnn.reports.terminal import ConsoleListener
-from pdecnn.runs import environment
-from pdecnn.runs.environment import deterministic_algorithms
+from pdecnn.runs.preparation import deterministic_algorithms
 from tests.runs import call, fingerprint, small_config, small_options
 from tests.unit.learning.trainings import Poisoned, make_network, make_trainer, run
 
@@ -113,7 +112,7 @@ def test_promise_23_other_errors_pass_and_other_switches_are_kept():
     try:
         with (
             pytest.raises(DivergedError),
-            environment.deterministic_algorithms(True, torch.device("cpu")),
+            deterministic_algorithms(True, torch.device("cpu")),
         ):
             raise DivergedError("the loss")
         assert torch.is_deterministic_algorithms_warn_only_enabled()

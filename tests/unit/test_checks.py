@@ -7,7 +7,8 @@ import numpy
 import pytest
 import torch
 
-from pdecnn.checks import (
+from pdecnn.errors import ConfigError
+from pdecnn.settings import (
     LARGEST_COUNT,
     check_count,
     check_number,
@@ -15,7 +16,6 @@ from pdecnn.checks import (
     is_count,
     is_finite_number,
 )
-from pdecnn.errors import ConfigError
 
 HUGE = 10**400
 NO_NUMBERS = [
@@ -76,7 +76,7 @@ def test_a_count_out_of_range_is_told_which_end():
 
 
 def test_a_number_out_of_range_is_told_the_range():
-    with pytest.raises(ConfigError, match=r"x must be in \[0, 1\), found 1"):
+    with pytest.raises(ConfigError, match=r"x must be a number in \[0, 1\), found 1"):
         check_number("x", 1, smallest=0, below=1)
     with pytest.raises(ConfigError, match=r"x must be a number of at least 0.5, found 0.4"):
         check_number("x", 0.4, smallest=0.5)

@@ -30,7 +30,7 @@ from pdecnn.learning.step import TrainingStep
 from pdecnn.reports.terminal import ConsoleListener
 from pdecnn.runs import training
 from pdecnn.runs.config import GROUPS
-from pdecnn.runs.environment import Interrupted
+from pdecnn.runs.preparation import Interrupted
 from tests.runs import call, fingerprint, modification_times, small_config, small_options
 from tests.umask import mode, user_mask
 

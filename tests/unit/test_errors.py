@@ -2,7 +2,14 @@
 
 import pytest
 
-from pdecnn.errors import CheckpointError, ConfigError, DataError, DivergedError, unknown_name
+from pdecnn.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    bad_file_refused,
+    unknown_name,
+)
 
 
 @pytest.mark.parametrize("error", [ConfigError, DataError, CheckpointError])
@@ -25,3 +32,12 @@ def test_an_unknown_name_gets_the_nearest():
 def test_all_names_are_listed_where_none_is_near(name):
     error = unknown_name("colour", name, ["red", "blue"])
     assert str(error) == f"unknown colour {name!r}; known are blue, red"
+
+
+def test_what_is_wrong_with_a_file_is_one_short_line():
+    with pytest.raises(DataError) as caught, bad_file_refused("a.png", "is no image", "mend it"):
+        raise KeyError("x\n" * 1000)
+    assert str(caught.value).startswith("a.png: is no image ('x")
+    assert str(caught.value).endswith("; mend it")
+    assert len(str(caught.value)) < 250
+    assert "\n" not in str(caught.value)

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from pdecnn.cli.options import (
+from pdecnn.cli.application import (
     DataOption,
-    DebugOption,
     DeviceOption,
     ImagesOption,
     JsonOption,
@@ -42,10 +41,8 @@ def diagnose(
     ] = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Measure what PDE theory predicts of a run."""
-    del debug
     from pdecnn.reports.diagnosis import print_diagnosis
     from pdecnn.reports.diagnosis_files import write_diagnosis
     from pdecnn.runs import diagnosis
@@ -82,10 +79,8 @@ def report(
     ] = False,
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Show runs side by side in one HTML file."""
-    del debug
     from pdecnn.reports import page
     from pdecnn.runs.training import notes_shown_by
 
@@ -129,10 +124,8 @@ def attack(
     ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Measure a run under attack and on noisy images."""
-    del debug
     from pdecnn.diagnostics.robustness import METHODS
     from pdecnn.reports.robustness import print_attack
     from pdecnn.reports.robustness_files import write_attack
@@ -181,10 +174,8 @@ def certify(
     ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Prove within which radius the classes of images stay."""
-    del debug
     from pdecnn.reports.robustness import CERTIFICATE, print_certificate
     from pdecnn.reports.robustness_files import write_certificate
     from pdecnn.runs import certification
@@ -223,10 +214,8 @@ def explore(
         bool, typer.Option("--no-browser", help="Print the address, open nothing.")
     ] = False,
     device: DeviceOption = "auto",
-    debug: DebugOption = False,
 ) -> None:
     """Watch features flow through a network, or two side by side."""
-    del debug
     from pdecnn.explorer.answers import explore_together
     from pdecnn.explorer.recording import write_recording
     from pdecnn.explorer.server import serve

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pdecnn.cli.options import (
-    DebugOption,
+from pdecnn.cli.application import (
     DeviceOption,
     JsonOption,
     QuietOption,
@@ -61,10 +60,8 @@ def reproduce(
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Rebuild the paper's tables and figures from the data."""
-    del debug
     from pdecnn.reports import paper
 
     with shown_training(quiet=quiet, to_stderr=as_json):
@@ -102,10 +99,8 @@ def bench(
     ] = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Measure speed and memory beside plain torch."""
-    del debug
     from pdecnn.reports.bench import check_output, print_bench, write_bench
     from pdecnn.runs.bench import run_bench
 

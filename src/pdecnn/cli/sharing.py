@@ -1,11 +1,18 @@
-"""A network as one file, and lists of what there is."""
+"""A network as one file, lists of what there is, and the data sets of the paper."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pdecnn.cli.options import DebugOption, JsonOption, WeightsOption, print_json
+from pdecnn.cli.application import (
+    JsonOption,
+    QuietOption,
+    SetOption,
+    WeightsOption,
+    parse_assignments,
+    print_json,
+)
 from pdecnn.errors import ConfigError
 
 
@@ -32,10 +39,8 @@ def export(
     ] = None,
     weights: WeightsOption = "best",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Write a network as one ONNX or torch.export file, and check it."""
-    del debug
     from pdecnn.runs import export as exporting
 
     files = {"onnx": onnx, "torch-export": torch_export}
@@ -52,9 +57,8 @@ def export(
     print_export(exported)
 
 
-def recipes(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+def recipes(as_json: JsonOption = False) -> None:
     """List the recipes that `train` takes."""
-    del debug
     from pdecnn import runs
 
     if as_json:
@@ -72,10 +76,8 @@ def settings(
         typer.Argument(metavar="RECIPE", help="Show the values of a recipe or TOML file too."),
     ] = None,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """List the settings that `--set` takes."""
-    del debug
     from pdecnn.runs.config import describe_settings
     from pdecnn.runs.recipes import read_recipe
 
@@ -88,9 +90,8 @@ def settings(
     print_settings(found)
 
 
-def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
+def models(as_json: JsonOption = False) -> None:
     """List the networks that `create_model` knows and their sizes."""
-    del debug
     from pdecnn.networks import create_model, list_models
 
     counts = {name: create_model(name).num_weights for name in list_models()}
@@ -100,3 +101,89 @@ def models(as_json: JsonOption = False, debug: DebugOption = False) -> None:
     from pdecnn.reports.terminal import print_models
 
     print_models(counts)
+
+
+# ------------------------------------------------------------------ data sets
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="stl10, cifar10 or cifar100.")]
+
+
+def list_data(as_json: JsonOption = False) -> None:
+    """List the data sets that can be fetched."""
+    from pdecnn.data.registry import PUBLISHED
+
+    if as_json:
+        print_json({name: versions[0].describe() for name, versions in PUBLISHED.items()})
+        return
+    from pdecnn.reports.terminal import print_published
+
+    print_published()
+
+
+def download_data(
+    name: NameArgument,
+    output: Annotated[
+        Path, typer.Option("--output", metavar="DIR", help="The folder for the archive.")
+    ] = Path("data"),
+    url: Annotated[
+        str | None, typer.Option("--url", help="Another address of the same archive.")
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Fetch the published archive of a data set, which training reads as it is."""
+    from contextlib import nullcontext
+
+    from pdecnn.data.download import download
+    from pdecnn.reports.terminal import download_bar
+
+    with nullcontext() if quiet else download_bar(name) as progress:
+        path = download(name, output, url=url, progress=progress)
+    print(path)
+
+
+def pack_data(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Images, perhaps with labels, or sounds, perhaps in train, validation and test.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file, FILE.npz.")],
+    settings: SetOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+) -> None:
+    """Put a folder of pictures, of images with labels, or of sounds into one file for `--data`."""
+    from pdecnn.data.images import pack_pictures
+    from pdecnn.data.segmented import dimension_of, pack_segmented
+    from pdecnn.data.sounds import has_sounds, pack_sounds
+    from pdecnn.errors import DataError
+    from pdecnn.runs.recipes import recipe
+
+    is_segmented = dimension_of(folder) is not None
+    name = "parabolic_segmentation" if is_segmented else "parabolic_denoising"
+    if has_sounds(folder):
+        name = "parabolic_sounds"
+    data = recipe(name).with_settings(parse_assignments(settings)).data
+    sounds = data.sounds()
+    if output.exists() and not force:
+        raise DataError(f"{output}: is there already; pass --force, or another --output")
+    if sounds is not None:
+        numbers = pack_sounds(folder, output, sounds)
+    elif is_segmented:
+        numbers = pack_segmented(folder, output, channels=data.channels, group=data.group)
+    else:
+        numbers = pack_pictures(folder, output, channels=data.channels)
+    print(f"{output}: " + ", ".join(f"{number} {part}" for part, number in numbers.items()))
+
+
+def verify_data(
+    name: NameArgument,
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="Where it lies.")] = Path(
+        "data"
+    ),
+) -> None:
+    """Check that a data set is as published."""
+    from pdecnn.data.download import verify
+
+    print(verify(name, data))

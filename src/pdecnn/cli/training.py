@@ -1,23 +1,24 @@
-"""Train a network, measure it, use it."""
+"""Train a network, measure it, use it; and on coarser and finer levels."""
 
 import csv
 import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pdecnn.cli.options import (
+from pdecnn.cli.application import (
     DataOption,
-    DebugOption,
     DeviceOption,
     JsonOption,
     NetworkArgument,
     QuietOption,
+    RunArgument,
     SetOption,
     WeightsOption,
+    parse_assignments,
     print_json,
     process_rank,
     shown_training,
@@ -60,13 +61,11 @@ def train(
     device: DeviceOption = "auto",
     quiet: QuietOption = False,
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Train a network and leave all about it in a run directory."""
-    del debug
     from pdecnn import runs
     from pdecnn.learning.distributed import joined_ranks
-    from pdecnn.runs.environment import QUEUED, end_with_input, resolve_device
+    from pdecnn.runs.preparation import QUEUED, end_with_input, resolve_device
 
     is_queued = QUEUED in os.environ
     if is_queued:
@@ -117,10 +116,8 @@ def evaluate(
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Measure a run on images of its data set; JSON on stdout."""
-    del debug
     from pdecnn import runs
 
     result = runs.evaluate(run, data=data, split=split, weights=weights, device=device, noise=noise)
@@ -145,10 +142,8 @@ def predict(
     weights: WeightsOption = "best",
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    debug: DebugOption = False,
 ) -> None:
     """Name the classes of images or sounds, or write images."""
-    del debug
     from pdecnn import runs
 
     if output is not None:
@@ -168,3 +163,105 @@ def predict(
         for rank, entry in enumerate(result["predictions"], start=1):
             writer.writerow([result["image"], rank, entry["class"], f"{entry['probability']:.6f}"])
     sys.stdout.flush()
+
+
+# ------------------------------------------------------------------ levels
+
+SpaceOption = Annotated[
+    int, typer.Option("--space", metavar="FACTOR", help="How many times in space.")
+]
+TimeOption = Annotated[
+    int, typer.Option("--time", metavar="FACTOR", help="How many times in time, to the same end.")
+]
+InterpolationOption = Annotated[
+    str, typer.Option("--interpolation", help="Weights in time: constant or linear.")
+]
+EvaluateOption = Annotated[
+    bool, typer.Option("--evaluate", help="Measure accuracy and speed beside the original's.")
+]
+NewRunOption = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="RUN", help="The new run; fresh in runs/ if none."),
+]
+
+
+def coarsen(
+    run: RunArgument,
+    space: SpaceOption = 1,
+    time: TimeOption = 1,
+    method: Annotated[
+        str, typer.Option("--method", help="Stencils: rediscretize or galerkin.")
+    ] = "rediscretize",
+    interpolation: InterpolationOption = "constant",
+    evaluate: EvaluateOption = False,
+    data: DataOption = None,
+    settings: SetOption = None,
+    output: NewRunOption = None,
+    weights: WeightsOption = "best",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a run of a trained network with a coarser mesh or steps."""
+    from pdecnn.runs import leveling
+
+    new = leveling.coarsen(
+        run,
+        space=space,
+        time=time,
+        method=method,
+        interpolation=interpolation,
+        weights=weights,
+        settings=parse_assignments(settings),
+        output=output,
+    )
+    _show_level(new, run, evaluate, weights=weights, data=data, device=device, as_json=as_json)
+
+
+def refine(
+    run: RunArgument,
+    space: SpaceOption = 1,
+    time: TimeOption = 1,
+    interpolation: InterpolationOption = "constant",
+    evaluate: EvaluateOption = False,
+    data: DataOption = None,
+    settings: SetOption = None,
+    output: NewRunOption = None,
+    weights: WeightsOption = "best",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a run of a trained network with a finer mesh or steps."""
+    from pdecnn.runs import leveling
+
+    new = leveling.refine(
+        run,
+        space=space,
+        time=time,
+        interpolation=interpolation,
+        weights=weights,
+        settings=parse_assignments(settings),
+        output=output,
+    )
+    _show_level(new, run, evaluate, weights=weights, data=data, device=device, as_json=as_json)
+
+
+def _show_level(
+    new: Any,
+    original: Path,
+    evaluate: bool,
+    *,
+    weights: str,
+    data: Path | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    from pdecnn.reports.terminal import print_level
+    from pdecnn.runs.leveling import compare_levels
+
+    figures = None
+    if evaluate:
+        figures = compare_levels(new, original, weights=weights, data=data, device=device)
+    if as_json:
+        print_json({"run": str(new.folder), **(figures or {})})
+    else:
+        print_level(new, figures)

@@ -10,6 +10,11 @@ from pdecnn.data.image_file import read_image as read_image
 from pdecnn.data.image_set import DataSet as DataSet
 from pdecnn.data.image_set import ImageSet as ImageSet
 from pdecnn.data.image_set import StoredImages as StoredImages
+from pdecnn.data.image_set import balanced_fraction as balanced_fraction
+from pdecnn.data.image_set import balanced_split as balanced_split
+from pdecnn.data.image_set import epoch_order as epoch_order
+from pdecnn.data.image_set import evaluation_batches as evaluation_batches
+from pdecnn.data.image_set import training_batches as training_batches
 from pdecnn.data.images import read_image_folder as read_image_folder
 from pdecnn.data.published import read_cifar10 as read_cifar10
 from pdecnn.data.published import read_cifar100 as read_cifar100
@@ -19,8 +24,3 @@ from pdecnn.data.registry import find_dataset as find_dataset
 from pdecnn.data.registry import needs_folder as needs_folder
 from pdecnn.data.registry import read_dataset as read_dataset
 from pdecnn.data.registry import read_digits as read_digits
-from pdecnn.data.split import balanced_fraction as balanced_fraction
-from pdecnn.data.split import balanced_split as balanced_split
-from pdecnn.data.split import epoch_order as epoch_order
-from pdecnn.data.split import evaluation_batches as evaluation_batches
-from pdecnn.data.split import training_batches as training_batches

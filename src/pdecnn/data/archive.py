@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pdecnn.errors import DataError
+from pdecnn.errors import DataError, bad_file_refused
 
 MAX_MEMBER_BYTES = 3 * 2**30
 """The largest member that is passed over; STL-10's unlabelled images are 2.8 GB."""
@@ -40,35 +40,25 @@ def read_members(path: Path, names: Iterable[str]) -> dict[str, bytes]:
     """
     wanted = set(names)
     found: dict[str, bytes] = {}
-    try:
-        with gzip.open(path) as unpacked:
-            stream = _CappedStream(unpacked, path)
-            with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES) as archive:
-                for member in _members(archive, stream, path):
-                    name = str(PurePosixPath(member.name))
-                    if name not in wanted or member.isdir():
-                        continue
-                    if name in found:
-                        raise DataError(f"{path}: holds {name} twice; {_REMEDY}")
-                    if member.size > MAX_READ_BYTES:
-                        raise DataError(
-                            f"{path}: member {name!r} has {member.size:,} bytes, more than "
-                            f"{MAX_READ_BYTES:,}; {_REMEDY}"
-                        )
-                    content = archive.extractfile(member)
-                    assert content is not None  # it is a regular file
-                    found[name] = content.read()
-            stream.drain()
-    except DataError:
-        raise
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; check the path") from None
-    # On a damaged file the readers raise nearly anything.
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(
-            f"{path}: is no whole .tar.gz archive, or damaged ({reason}); {_REMEDY}"
-        ) from error
+    problem = "is no whole .tar.gz archive, or damaged"
+    with bad_file_refused(path, problem, _REMEDY), gzip.open(path) as unpacked:
+        stream = _CappedStream(unpacked, path)
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=_BUFFER_BYTES) as archive:
+            for member in _members(archive, stream, path):
+                name = str(PurePosixPath(member.name))
+                if name not in wanted or member.isdir():
+                    continue
+                if name in found:
+                    raise DataError(f"{path}: holds {name} twice; {_REMEDY}")
+                if member.size > MAX_READ_BYTES:
+                    raise DataError(
+                        f"{path}: member {name!r} has {member.size:,} bytes, more than "
+                        f"{MAX_READ_BYTES:,}; {_REMEDY}"
+                    )
+                content = archive.extractfile(member)
+                assert content is not None  # it is a regular file
+                found[name] = content.read()
+        stream.drain()
     missing = sorted(wanted - found.keys())
     if missing:
         raise DataError(f"{path}: does not hold {missing[0]}; {_REMEDY}")
@@ -134,18 +124,15 @@ def _complaint(member: tarfile.TarInfo) -> str | None:
 
 def read_pickle(content: bytes, path: str) -> dict[str, Any]:
     """The dictionary in a pickle, its arrays of bytes as uint8; `path` is for the error."""
-    try:
+    problem = "cannot be read as a pickle of arrays and lists"
+    with bad_file_refused(path, problem, "fetch it again from where it is published"):
         value = _Unpickler(io.BytesIO(content), encoding="latin1").load()
         if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
             raise ValueError("it is no dictionary of named values")
-        return {key: _plain(entry) for key, entry in value.items()}
-    # On a damaged file an unpickler raises nearly anything, struct.error and KeyError included.
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(
-            f"{path}: cannot be read as a pickle of arrays and lists ({reason}); fetch it again "
-            f"from where it is published"
-        ) from error
+        return {
+            key: entry.to_numpy() if isinstance(entry, _Array) else entry
+            for key, entry in value.items()
+        }
 
 
 class _Dtype:
@@ -230,7 +217,3 @@ class _Unpickler(pickle._Unpickler):
         if (module, name) in _KNOWN:
             return _KNOWN[module, name]
         raise pickle.UnpicklingError(f"it wants to call {module}.{name}")
-
-
-def _plain(value: object) -> object:
-    return value.to_numpy() if isinstance(value, _Array) else value

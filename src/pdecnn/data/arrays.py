@@ -2,10 +2,10 @@
 
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import prod
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages
-from pdecnn.data.split import hold_out_test, number_groups
-from pdecnn.errors import DataError
+from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages, number_groups
+from pdecnn.errors import DataError, bad_file_refused
 
 Array = npt.NDArray[Any]
 Source = Path | str | Mapping[str, Any]
@@ -121,18 +120,9 @@ class ArrayFiles:
                 f"each array as a .npy file in one folder, from which it can be read bit by bit"
             )
 
-    @contextmanager
-    def _reading(self, path: Path) -> Iterator[None]:
-        try:
-            yield
-        except DataError:
-            raise
-        # On a damaged file the readers raise nearly anything, NotImplementedError included.
-        except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise DataError(
-                f"{path}: cannot be read as arrays ({reason}); save it again, without objects"
-            ) from error
+    def _reading(self, path: Path) -> AbstractContextManager[None]:
+        problem, remedy = "cannot be read as arrays", "save it again, without objects"
+        return bad_file_refused(path, problem, remedy)
 
 
 class HeldArrays(ArrayFiles):
@@ -226,29 +216,16 @@ class Rows:
         return array[0] if isinstance(rows, int) else array
 
 
-_PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
+PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
 _AT_A_TIME = 1024
 _MOST_COLOURS = 4
 
 
-class ArrayForm(NamedTuple):
-    """What a network must fit."""
-
-    channels: int
-    num_classes: int
-    dimension: int
+def array_dimension(place: Source) -> int:
     """1 for signals, 2 for images, 3 for volumes."""
-    size: tuple[int, ...] | None = None
-    """Along each axis; None: images differ and are resized."""
-
-
-def array_form(place: Source) -> ArrayForm:
-    """The channels, classes and dimension of the arrays there, without reading them all."""
     files = _files(place)
-    parts = _find_parts(files)
-    x = next(iter(parts.values()))[0]
-    _, channels, *spatial = _with_channels(files.shape(x), files.path(x))
-    return ArrayForm(channels, len(_class_names(files)), len(spatial), tuple(spatial))
+    x = next(iter(_find_parts(files).values()))[0]
+    return len(_with_channels(files.shape(x), files.path(x))) - 2
 
 
 def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:
@@ -291,11 +268,7 @@ def read_arrays(place: Source, *, stream: bool | None = None) -> DataSet:
             class_names=class_names,
             groups=groups[part] if len(groups[part]) else None,
         )
-    train, test = sets["train"], sets.get("test")
-    if test is None:
-        kept, held_out = hold_out_test(train.labels, train.groups)
-        train, test = train.subset(kept), train.subset(held_out)
-    return DataSet(name="arrays", train=train, test=test, validation=sets.get("validation"))
+    return DataSet.of_parts("arrays", sets)
 
 
 def _group_names(files: ArrayFiles, x: str, number: int) -> list[str]:
@@ -355,9 +328,7 @@ def _find_parts(files: ArrayFiles) -> dict[str, tuple[str, str]]:
         parts = {"train": ("x", "y")}
     else:
         parts = {
-            part: (f"x_{name}", f"y_{name}")
-            for name, part in _PARTS.items()
-            if f"x_{name}" in names
+            part: (f"x_{name}", f"y_{name}") for name, part in PARTS.items() if f"x_{name}" in names
         }
     if "train" not in parts:
         found = ", ".join(sorted(names)) or "none"

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from pdecnn.data.published import PublishedFolder, is_archive
 from pdecnn.data.registry import find_dataset, published_versions, read_dataset
-from pdecnn.errors import ConfigError, DataError
+from pdecnn.errors import ConfigError, DataError, reason_of
 
 Progress = Callable[[int, int], None]
 """Is told how many bytes are there, and of how many."""
@@ -38,13 +38,13 @@ def download(
             known_hash=f"sha256:{published.sha256}",
             fname=published.archive,
             path=folder,
-            downloader=_Download(published, progress or _ignore),
+            downloader=_Download(published, progress),
         )
     except DataError:
         raise
     except Exception as error:  # requests', urllib3's, the operating system's, pooch's own
         raise DataError(
-            f"{url or published.url}: could not be fetched ({_reason(error)}); nothing was "
+            f"{url or published.url}: could not be fetched ({reason_of(error)}); nothing was "
             f"written to {folder}: try again, or fetch it by hand and pass its folder as --data"
         ) from error
     return folder / published.archive
@@ -53,7 +53,7 @@ def download(
 class _Download:
     """What pooch calls to fill its temporary file: no more bytes than the archive has."""
 
-    def __init__(self, published: PublishedFolder, progress: Progress) -> None:
+    def __init__(self, published: PublishedFolder, progress: Progress | None) -> None:
         self.published, self.progress = published, progress
 
     def __call__(self, url: str, output_file: str | IO[bytes], pooch: Any) -> None:
@@ -79,7 +79,8 @@ class _Download:
                         f"{self.published.archive}; it is another file: check the address"
                     )
                 stream.write(chunk)
-                self.progress(done, total)
+                if self.progress is not None:
+                    self.progress(done, total)
 
 
 def verify(name: str, folder: Path) -> str:
@@ -119,14 +120,3 @@ def verify(name: str, folder: Path) -> str:
         f"{found}: {counts[0]:,} training and {counts[1]:,} test images of {versions[0].title}, "
         f"complete (only an archive has a published SHA-256)"
     )
-
-
-def _ignore(done: int, total: int) -> None:
-    del done, total
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:200]} ..."

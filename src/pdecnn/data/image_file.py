@@ -19,13 +19,12 @@ from torch import Tensor
 from pdecnn.data.tiff import (
     ORIENTATION,
     TiffHeader,
-    UnsuitableFile,
     is_tiff,
     read_bands,
     read_header,
     upright,
 )
-from pdecnn.errors import DataError
+from pdecnn.errors import DataError, UnsuitableFile, bad_file_refused
 from pdecnn.files import write_atomically
 
 if TYPE_CHECKING:
@@ -167,11 +166,21 @@ def _read(name: str, open_file: Callable[[], BinaryIO], channels: int, size: Siz
 
 @contextmanager
 def _refused_in_words(name: str) -> Iterator[None]:
-    try:
-        yield
-    # On a damaged file the decoders raise nearly anything, struct.error and KeyError included.
-    except Exception as error:
-        raise DataError(f"{name}: {_complaint(error)}") from error
+    from PIL import Image, UnidentifiedImageError
+
+    remedy = "check its permissions or fetch it again"
+    with bad_file_refused(name, "cannot be read as an image", remedy):
+        try:
+            yield
+        except IsADirectoryError as error:
+            raise UnsuitableFile("is a folder; pass an image file") from error
+        except UnidentifiedImageError as error:
+            raise UnsuitableFile(
+                f"not an image of format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, or damaged; "
+                f"convert it or fetch it again"
+            ) from error
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise UnsuitableFile(f"has more than {MAX_PIXELS:,} pixels; reduce it first") from error
 
 
 class _Picture(NamedTuple):
@@ -299,24 +308,3 @@ def _fit_band(values: Pixels, largest: int, size: Size | None) -> Pixels:
         scaled /= largest
     # Averages of numbers in [0, 1] may leave it by a rounding error.
     return np.array(_fit(Image.fromarray(scaled), size)).clip(0, 1)
-
-
-def _complaint(error: Exception) -> str:
-    """What is wrong with the file and what to do about it, in one line."""
-    from PIL import Image, UnidentifiedImageError
-
-    if isinstance(error, UnsuitableFile):
-        return str(error)
-    if isinstance(error, FileNotFoundError):
-        return "no such file; check the path"
-    if isinstance(error, IsADirectoryError):
-        return "is a folder; pass an image file"
-    if isinstance(error, UnidentifiedImageError):
-        formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        return f"not an image of format {formats}, or damaged; convert it or fetch it again"
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return f"has more than {MAX_PIXELS:,} pixels; reduce it first"
-    # An operating-system error in words, without its number and the path again.
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    reason = " ".join(reason.split()) or type(error).__name__
-    return f"cannot be read as an image ({reason}); check its permissions or fetch it again"

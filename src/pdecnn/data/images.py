@@ -1,23 +1,39 @@
-"""Folders of image files: a subfolder a class, every bad file in one report."""
+"""Folders of image files: a subfolder a class, or pictures without; every bad file in one report.
+
+And what folders of other files share with them: parts, groups, and one .npz file of all.
+"""
 
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pdecnn.data.arrays import PARTS, Array, ArrayFiles
 from pdecnn.data.image_file import Form, image_form, read_image
-from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages, num_workers
-from pdecnn.data.split import hold_out_test, number_groups
+from pdecnn.data.image_set import (
+    LARGEST_IN_MEMORY,
+    DataSet,
+    ImageSet,
+    StoredImages,
+    num_workers,
+    number_groups,
+)
 from pdecnn.errors import BadFilesError, DataError
+from pdecnn.files import write_atomically
 
-_PARTS = {"train": "train", "validation": "validation", "val": "validation", "test": "test"}
-_LIKE_PARTS = {*_PARTS, "training", "valid", "dev", "testing", "eval"}
+PACKED = ".npz"
+"""How names of packed files end."""
+PART_NAMES = ("train", "validation", "test")
+_LIKE_PARTS = {*PARTS, "training", "valid", "dev", "testing", "eval"}
 _NOT_MEANT = {"thumbs.db", "desktop.ini"}  # what systems leave in folders of images
 
 
@@ -36,12 +52,6 @@ def image_classes(folder: Path | str) -> tuple[str, ...]:
                 f"{where}: the folder name {name!a} is not text in UTF-8; rename the folder"
             )
     return names
-
-
-def image_channels(folder: Path | str) -> int:
-    """3 if any training image is in colour; n of a TIFF file of n bands; 1 if all are grey."""
-    files = Scan(Path(folder), image_classes(folder)).list_part(find_parts(Path(folder))["train"])
-    return first_channels(form for form in (_form(path) for path, _ in files) if form is not None)
 
 
 def first_channels(forms: Iterable[Form]) -> int:
@@ -101,7 +111,13 @@ def read_image_folder(
     scan = Scan(root, class_names)
     parts = {part: scan.list_part(where) for part, where in wheres.items()}
     num_files = sum(len(files) for files in parts.values())
-    groups = _find_groups(parts, wheres, group) if group is not None else {}
+    names = {
+        part: [path.relative_to(wheres[part]).as_posix() for path, _ in files]
+        for part, files in parts.items()
+    }
+    groups = number_groups(
+        {part: find_in_names(group, names[part], "group", wheres[part]) for part in parts}
+    )
     forms = {part: scan.forms([path for path, _ in files]) for part, files in parts.items()}
     found = first_channels(forms["train"])
     channels = found if channels is None else channels
@@ -124,39 +140,29 @@ def read_image_folder(
             images=images[part],
             labels=torch.tensor([label for _, label in files]),
             class_names=class_names,
-            groups=groups.get(part),
+            groups=None if group is None else groups[part],
         )
         for part, files in parts.items()
     }
-    train, test = sets["train"], sets.get("test")
-    if test is None:
-        kept, held_out = hold_out_test(train.labels, train.groups)
-        train, test = train.subset(kept), train.subset(held_out)
-    return DataSet(name="images", train=train, test=test, validation=sets.get("validation"))
+    return DataSet.of_parts("images", sets)
 
 
-def _find_groups(
-    parts: dict[str, list[tuple[Path, int]]], wheres: dict[str, Path], pattern: str
-) -> dict[str, Tensor]:
-    found: dict[str, list[str]] = {}
-    for part, files in parts.items():
-        found[part] = []
-        for path, _ in files:
-            name = path.relative_to(wheres[part]).as_posix()
-            found[part].append(find_in_name(pattern, name, "group", wheres[part]))
-    return number_groups(found)
+def find_in_names(pattern: str | None, names: list[str], what: str, place: Path) -> list[str]:
+    """What the pattern `data.<what>` finds in each name: its first group, or all if it has none.
 
-
-def find_in_name(pattern: str, name: str, what: str, place: Path) -> str:
-    """The first group of the pattern `data.<what>` in a name; all that it finds if it has none."""
-    match = re.search(pattern, name)
-    found = None if match is None else match[1 if match.re.groups else 0]
-    if found is None:
-        raise DataError(
-            f"{place}: data.{what}={pattern!r} finds no {what} in {name!r}; change the pattern so "
-            f"that it fits every file"
-        )
-    return str(found)
+    Nothing where there is no pattern.
+    """
+    found = []
+    for name in names if pattern is not None else ():
+        match = re.search(pattern or "", name)
+        text = None if match is None else match[1 if match.re.groups else 0]
+        if text is None:
+            raise DataError(
+                f"{place}: data.{what}={pattern!r} finds no {what} in {name!r}; change the pattern "
+                f"so that it fits every file"
+            )
+        found.append(text)
+    return found
 
 
 class Scan:
@@ -240,6 +246,17 @@ class Scan:
         with ThreadPoolExecutor(num_workers()) as pool:
             return [form for form in pool.map(_form, paths) if form is not None]
 
+    def reader(
+        self, parts: Mapping[str, list[Path]], channels: int | None
+    ) -> Callable[[Path], Tensor]:
+        """What reads all files alike, by their headers: channels, and whether bytes or floats."""
+        forms = {part: self.forms(files) for part, files in parts.items()}
+        return partial(
+            read_as,
+            dtype=common_dtype(forms.values()),
+            channels=first_channels(forms["train"]) if channels is None else channels,
+        )
+
     def read_all(
         self,
         paths: list[Path],
@@ -300,7 +317,7 @@ def find_parts(root: Path, *, flat: bool = False) -> dict[str, Path]:
     Unless `flat`, a part has folders in it, one for each class, and nothing else stands beside.
     """
     folders = _subfolders(root)
-    parts = {_PARTS[path.name]: path for path in folders if path.name in _PARTS}
+    parts = {PARTS[path.name]: path for path in folders if path.name in PARTS}
     # A class may be called train too: its folder has images in it, not folders.
     if "train" not in parts or not (flat or _subfolders(parts["train"])):
         for path in folders:
@@ -335,3 +352,129 @@ def _subfolders(folder: Path) -> list[Path]:
         ) from None
     except OSError as error:
         raise DataError(f"{folder}: cannot be read ({error.strerror}); check it") from error
+
+
+# ------------------------------------------------------------------ any names, and packed files
+
+
+def loose_parts(root: Path) -> dict[str, Path]:
+    """Where each part is: all in the folder itself, or in subfolders that say so.
+
+    As in folders of images, but a part may have its files in it without a folder for each class.
+    """
+    found = find_parts(root, flat=True) if root.is_dir() else {"train": root}
+    return {part: found[part] for part in PART_NAMES if part in found}
+
+
+def pad_together(images: Iterable[Tensor]) -> Tensor:
+    """One tensor for images of any sizes, each at the beginning of every axis, zero beyond."""
+    listed = list(images)
+    largest = torch.tensor([image.shape for image in listed]).amax(0).tolist()
+    pixels = torch.zeros((len(listed), *largest), dtype=listed[0].dtype)
+    for row, image in zip(pixels, listed, strict=True):
+        row[tuple(slice(0, n) for n in image.shape)] = image
+    return pixels
+
+
+def check_packed_name(file: Path) -> None:
+    """Refuse a name that would not be taken for packed data, before anything is read."""
+    if file.suffix != PACKED:
+        raise DataError(f"{file}: packed data is a {PACKED} file; call it {file.stem}{PACKED}")
+
+
+def write_packed(file: Path, arrays: dict[str, Any]) -> None:
+    """Write the arrays into one file, whole or not at all."""
+    content = BytesIO()
+    np.savez_compressed(content, **arrays)
+    write_atomically(file, content.getvalue())
+
+
+def read_packed(files: ArrayFiles, kinds: tuple[str, ...]) -> dict[str, list[Array]]:
+    """The arrays of these kinds of each part that has an `x`."""
+    parts = [part for part in PART_NAMES if f"x_{part}" in files.names]
+    wanted = [f"{kind}_{part}" for part in parts for kind in kinds]
+    lacking = [name for name in wanted if name not in files.names]
+    if "train" not in parts or lacking:
+        raise DataError(
+            f"{files.place}: lacks {', '.join(lacking) or 'x_train'}; make it with `pdecnn data "
+            f"pack`"
+        )
+    return {part: [files.read(f"{kind}_{part}") for kind in kinds] for part in parts}
+
+
+# ------------------------------------------------------------------ pictures
+
+_CLASS = ("image",)
+
+
+def read_pictures(place: Path | str, *, channels: int | None) -> DataSet:
+    """The images of a folder at any depth, perhaps in `train`, `validation` and `test`, by name.
+
+    Or what `pack_pictures` made of one. A test part that is missing is held out of the training
+    images, alike in every run. All files that cannot be used are named in one BadFilesError.
+    `channels` None: as many as the files have.
+    """
+    path = Path(place)
+    sets = _read_packed(path) if path.suffix == PACKED else _read_folder(path, channels)
+    found = sets["train"].channels
+    if channels is not None and found != channels:
+        raise DataError(
+            f"{path}: was packed with {found} channels, but data.channels={channels}; pack it "
+            f"again, or set data.channels={found}"
+        )
+    return DataSet.of_parts("pictures", sets)
+
+
+def pack_pictures(place: Path | str, file: Path, *, channels: int | None) -> dict[str, int]:
+    """Write the images of a folder as arrays `x`, `size` and `name` of each part; their numbers."""
+    check_packed_name(file)
+    sets = _read_folder(Path(place), channels)
+    arrays: dict[str, Any] = {}
+    for part, images in sets.items():
+        assert isinstance(images.images, Tensor)
+        assert images.sizes is not None
+        arrays |= {
+            f"x_{part}": images.images.numpy(),
+            f"size_{part}": images.sizes.numpy(),
+            f"name_{part}": np.array(images.names),
+        }
+    write_packed(file, arrays)
+    return {part: len(images) for part, images in sets.items()}
+
+
+def _read_folder(root: Path, channels: int | None) -> dict[str, ImageSet]:
+    if not root.is_dir():
+        raise DataError(f"{root}: no such folder; pass one with images in it, or a {PACKED} file")
+    scan = Scan(root, ())
+    parts = {part: scan.list_files(where) for part, where in loose_parts(root).items()}
+    read_one = scan.reader(parts, channels)
+    read = {part: scan.read_each(files, read_one) for part, files in parts.items()}
+    scan.report(sum(map(len, parts.values())))
+    if not parts["train"]:
+        raise DataError(f"{root}: holds no image; pass a folder with PNG or JPEG files in it")
+    return {
+        part: _image_set(
+            pad_together(images),
+            torch.tensor([image.shape[1:] for image in images]),
+            [str(path.relative_to(root)) for path in parts[part]],
+        )
+        for part, images in read.items()
+        if images
+    }
+
+
+def _image_set(pixels: Tensor, sizes: Tensor, names: list[str]) -> ImageSet:
+    labels = torch.zeros(len(pixels), dtype=torch.int64)
+    return ImageSet(
+        images=pixels, labels=labels, class_names=_CLASS, sizes=sizes, names=tuple(names)
+    )
+
+
+def _read_packed(path: Path) -> dict[str, ImageSet]:
+    sets = {}
+    for part, (x, size, name) in read_packed(ArrayFiles(path), ("x", "size", "name")).items():
+        fits = size.shape == (len(x), x.ndim - 2) and len(name) == len(x)
+        if not fits or (size < 1).any() or (size > np.array(x.shape[2:])).any():
+            raise DataError(f"{path}: the sizes or names of x_{part} do not fit it; pack it again")
+        sets[part] = _image_set(torch.from_numpy(x), torch.from_numpy(size), list(map(str, name)))
+    return sets

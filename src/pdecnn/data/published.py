@@ -115,7 +115,11 @@ def open_files(versions: Sequence[PublishedFolder], place: Path) -> "PublishedFi
     candidates = [v for v in versions if v.archive == where.name] or list(versions)
     for candidate in candidates:
         try:
-            return PublishedFiles(candidate, where, _read_archive(candidate, where))
+            members = {f"{candidate.folder}/{name}": name for name in candidate.files}
+            found = read_members(where, members)
+            return PublishedFiles(
+                candidate, where, {members[member]: content for member, content in found.items()}
+            )
         except DataError:
             if candidate is candidates[-1]:
                 raise
@@ -205,11 +209,6 @@ class PublishedFiles:
                 f"the file is damaged or of another data set: {self.remedy}"
             )
         return numbers.astype(np.int64) - first
-
-
-def _read_archive(version: PublishedFolder, path: Path) -> dict[str, bytes]:
-    members = {f"{version.folder}/{name}": name for name in version.files}
-    return {members[member]: content for member, content in read_members(path, members).items()}
 
 
 def _names_in(folder: Path, wanted: str) -> set[str]:

@@ -9,18 +9,15 @@ from pathlib import Path
 import torch
 from torch.nn.functional import interpolate
 
-from pdecnn.data.arrays import (
-    KINDS,
-    ArrayForm,
-    Source,
-    array_form,
-    array_names,
-    read_arrays,
+from pdecnn.data.arrays import KINDS, Source, array_dimension, array_names, read_arrays
+from pdecnn.data.image_set import DataSet, ImageSet, balanced_split
+from pdecnn.data.images import (
+    PACKED,
+    image_classes,
+    image_names,
+    read_image_folder,
+    read_pictures,
 )
-from pdecnn.data.image_set import DataSet, ImageSet
-from pdecnn.data.images import image_channels, image_classes, image_names, read_image_folder
-from pdecnn.data.packing import PACKED
-from pdecnn.data.pictures import pictures_form, read_pictures
 from pdecnn.data.published import (
     CIFAR10_VERSIONS,
     CIFAR100_VERSIONS,
@@ -33,9 +30,8 @@ from pdecnn.data.published import (
     read_cifar100,
     read_stl10,
 )
-from pdecnn.data.segmented import dimension_of, read_segmented, segmented_form
-from pdecnn.data.sounds import SoundSettings, has_sounds, read_sounds, sound_names, sounds_form
-from pdecnn.data.split import balanced_split
+from pdecnn.data.segmented import dimension_of, read_segmented
+from pdecnn.data.sounds import SoundSettings, has_sounds, read_sounds, sound_names
 from pdecnn.errors import DataError, unknown_name
 
 NUM_TEST_IMAGES = 360
@@ -128,32 +124,6 @@ def read_dataset(
     return _IN_FOLDER[name][1](folder)
 
 
-def own_form(
-    name: str,
-    folder: Source | None,
-    *,
-    channels: int | None = None,
-    sounds: SoundSettings | None = None,
-) -> ArrayForm:
-    """The channels, classes and dimension of data of one's own, without reading all of it.
-
-    Image files are asked for their `channels` only where these are None.
-    """
-    if folder is None:
-        raise DataError(_wanted(name))
-    if name == "pictures" and not isinstance(folder, Mapping):
-        return pictures_form(folder, channels=channels)
-    if name == "sounds" and not isinstance(folder, Mapping):
-        assert sounds is not None, "a DataConfig for sounds has a length and a rate"
-        return sounds_form(folder, sounds)
-    if name == "segmented" and not isinstance(folder, Mapping):
-        return segmented_form(folder, channels=channels)
-    if name == "images" and not isinstance(folder, Mapping):
-        num_classes = len(image_classes(folder))
-        return ArrayForm(image_channels(folder) if channels is None else channels, num_classes, 2)
-    return array_form(folder)
-
-
 _SOURCES = "speaker|patient|subject|scene"
 _SOURCE_ARRAY = re.compile(rf"({_SOURCES})(s|_?ids?)?(_train)?", re.IGNORECASE)
 _SOURCE_NAME = re.compile(rf"(?<![A-Za-z])({_SOURCES})[ _-]*([A-Za-z0-9]+)", re.IGNORECASE)
@@ -201,7 +171,7 @@ def recognize(place: Path) -> dict[str, int]:
     if dimension is not None:
         return {"segmented": dimension}
     if place.suffix in (".npz", ".safetensors") or any(place.glob("*.npy")):
-        return {"arrays": array_form(place).dimension}
+        return {"arrays": array_dimension(place)}
     found = {
         name: 2
         for name, versions in PUBLISHED.items()
@@ -223,20 +193,21 @@ def _holds(place: Path, versions: tuple[PublishedFolder, ...]) -> bool:
     return any(version.find(place) is not None for version in versions)
 
 
+_WANTED = {
+    "images": "no images were given; pass --data DIR with a folder for each class in it",
+    "pictures": "no images were given; pass --data DIR with images in it, of any names and sizes",
+    "sounds": "no sounds were given; pass --data DIR with WAV, FLAC or OGG files in it",
+    "segmented": (
+        "no images were given; pass --data DIR with images in DIR/images, labels in DIR/labels"
+    ),
+    "arrays": f"no arrays were given; pass --data with x and y in them: {KINDS}",
+}
+
+
 def _wanted(name: str) -> str:
     """What to pass for a data set that needs files."""
-    if name == "images":
-        return "no images were given; pass --data DIR with a folder for each class in it"
-    if name == "pictures":
-        return "no images were given; pass --data DIR with images in it, of any names and sizes"
-    if name == "sounds":
-        return "no sounds were given; pass --data DIR with WAV, FLAC or OGG files in it"
-    if name == "segmented":
-        return (
-            "no images were given; pass --data DIR with images in DIR/images, labels in DIR/labels"
-        )
-    if name == "arrays":
-        return f"no arrays were given; pass --data with x and y in them: {KINDS}"
+    if name in _WANTED:
+        return _WANTED[name]
     first = published_versions(name)[0]
     return (
         f"data set {name!r} is not built in and no folder was given; pass --data DIR with "

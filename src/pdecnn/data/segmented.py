@@ -5,7 +5,6 @@ one channel, or NIfTI files beside volumes.
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +13,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pdecnn.data.arrays import ArrayFiles, ArrayForm
+from pdecnn.data.arrays import ArrayFiles
 from pdecnn.data.image_file import read_label_image
-from pdecnn.data.image_set import DataSet, ImageSet
-from pdecnn.data.images import Scan, common_dtype, find_in_name, first_channels, read_as
-from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
-from pdecnn.data.split import hold_out_test, number_groups
+from pdecnn.data.image_set import DataSet, ImageSet, number_groups
+from pdecnn.data.images import (
+    PACKED,
+    Scan,
+    check_packed_name,
+    find_in_names,
+    loose_parts,
+    pad_together,
+    read_packed,
+    write_packed,
+)
 from pdecnn.data.volumes import check_same_place, is_volume, read_label_volume, read_volume, stem_of
 from pdecnn.errors import DataError
 
@@ -75,35 +81,7 @@ def read_segmented(place: Path | str, *, channels: int | None, group: str | None
         )
         for part, found in parts.items()
     }
-    train, test = sets["train"], sets.get("test")
-    if test is None:
-        kept, held_out = hold_out_test(train.labels, train.groups)
-        train, test = train.subset(kept), train.subset(held_out)
-    return DataSet(name="segmented", train=train, test=test, validation=sets.get("validation"))
-
-
-def segmented_form(place: Path | str, *, channels: int | None) -> ArrayForm:
-    """What a network must fit: a score for each class at each pixel.
-
-    Of a folder this opens the labels of the training images and one volume, not all images.
-    """
-    path = Path(place)
-    if path.suffix != PACKED and path.is_dir():
-        scan = Scan(path, ())
-        pairs = _pairs(scan, loose_parts(path)["train"])
-        found = scan.read_each(
-            [pair.labels for pair in pairs], lambda one: torch.unique(_labels(one))
-        )
-        if found and not scan.complaints:  # else below, in one report with those of the images
-            classes = _known_classes(path, set(torch.cat(found).tolist()))
-            if is_volume(pairs[0].image):
-                return ArrayForm(len(read_volume(pairs[0].image).voxels), len(classes), 3)
-            if channels is None:
-                channels = first_channels(scan.forms([pair.image for pair in pairs]))
-            return ArrayForm(channels, len(classes), 2)
-    parts = _read(path, channels, None)
-    images = parts["train"].images
-    return ArrayForm(images.shape[1], len(_class_names(path, parts)), images.dim() - 2)
+    return DataSet.of_parts("segmented", sets)
 
 
 def dimension_of(folder: Path) -> int | None:
@@ -230,13 +208,11 @@ def _read_folder(root: Path, channels: int | None, group: str | None) -> dict[st
         if not found:
             continue
         names = [pair.image.relative_to(root).as_posix() for pair in pairs[part]]
-        groups = (
-            [] if group is None else [find_in_name(group, name, "group", root) for name in names]
-        )
+        groups = find_in_names(group, names, "group", root)
         images, masks, spacing = zip(*found, strict=True)
         parts[part] = _Part(
-            _padded(images),
-            _padded([mask[None] for mask in masks])[:, 0],
+            pad_together(images),
+            pad_together([mask[None] for mask in masks])[:, 0],
             torch.tensor([mask.shape for mask in masks]),
             names,
             torch.tensor(spacing, dtype=torch.float64),
@@ -289,12 +265,8 @@ def _volume_reader() -> ReadImage:
 
 
 def _image_reader(scan: Scan, pairs: dict[str, list[_Pair]], channels: int | None) -> ReadImage:
-    forms = {part: scan.forms([pair.image for pair in found]) for part, found in pairs.items()}
-    read = partial(
-        read_as,
-        dtype=common_dtype(forms.values()),
-        channels=first_channels(forms["train"]) if channels is None else channels,
-    )
+    files = {part: [pair.image for pair in found] for part, found in pairs.items()}
+    read = scan.reader(files, channels)
     return lambda path: (read(path), (1.0, 1.0))
 
 
@@ -343,32 +315,10 @@ def _check_channels(root: Path, images: list[Tensor], files: list[Path]) -> None
             )
 
 
-def _padded(images: Iterable[Tensor]) -> Tensor:
-    """One tensor for all, zero where an image does not reach."""
-    listed = list(images)
-    largest = torch.tensor([image.shape for image in listed]).amax(0).tolist()
-    pixels = torch.zeros((len(listed), *largest), dtype=listed[0].dtype)
-    for row, image in zip(pixels, listed, strict=True):
-        row[tuple(slice(0, n) for n in image.shape)] = image
-    return pixels
-
-
 def _read_packed(path: Path, group: str | None) -> dict[str, _Part]:
     files = ArrayFiles(path)
-    wanted = [part for part in PART_NAMES if f"x_{part}" in files.names]
-    lacking = [
-        f"{kind}_{part}"
-        for part in wanted
-        for kind in _KINDS
-        if f"{kind}_{part}" not in files.names
-    ]
-    if "train" not in wanted or lacking:
-        raise DataError(
-            f"{path}: lacks {', '.join(lacking) or 'x_train'}; make it with `pdecnn data pack`"
-        )
     parts = {}
-    for part in wanted:
-        x, y, size, name, spacing = (files.read(f"{kind}_{part}") for kind in _KINDS)
+    for part, (x, y, size, name, spacing) in read_packed(files, _KINDS).items():
         fits = (
             size.shape == (len(x), x.ndim - 2)
             and y.shape == (len(x), *x.shape[2:])
@@ -377,10 +327,8 @@ def _read_packed(path: Path, group: str | None) -> dict[str, _Part]:
         if not fits or not x.size or (size < 1).any() or (size > np.array(x.shape[2:])).any():
             raise DataError(f"{path}: y, size or name of x_{part} do not fit it; pack it again")
         names = [str(text) for text in name]
-        groups: list[str] = []
-        if group is not None:
-            groups = [find_in_name(group, text, "group", path) for text in names]
-        elif f"group_{part}" in files.names:
+        groups = find_in_names(group, names, "group", path)
+        if group is None and f"group_{part}" in files.names:
             groups = [str(text) for text in files.read(f"group_{part}")]
         try:
             masks = checked_labels(y)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pdecnn.errors import DataError
+from pdecnn.errors import DataError, bad_file_refused
 
 Wave = npt.NDArray[np.float64]
 SOUNDS = (".wav", ".flac", ".ogg")
@@ -83,14 +83,8 @@ def _read(path: Path) -> tuple[Wave, int]:
     read = _read_wav if path.suffix.lower() == ".wav" else _read_compressed
     if path.suffix.lower() not in SOUNDS:
         raise DataError(f"{path}: is no sound file; they end in {', '.join(SOUNDS)}")
-    try:
+    with bad_file_refused(path, "cannot be read as a sound", "save it again"):
         samples, rate = read(path)
-    except DataError:
-        raise
-    # On a damaged file the readers raise nearly anything.
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path}: cannot be read as a sound ({reason}); save it again") from error
     return samples.mean(1) if samples.ndim == 2 else samples, int(rate)
 
 

@@ -13,12 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pdecnn.data.arrays import ArrayFiles, ArrayForm
-from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet
-from pdecnn.data.images import Scan, find_in_name
-from pdecnn.data.packing import PACKED, PART_NAMES, check_packed_name, loose_parts, write_packed
+from pdecnn.data.arrays import ArrayFiles
+from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, number_groups
+from pdecnn.data.images import (
+    PACKED,
+    PART_NAMES,
+    Scan,
+    check_packed_name,
+    find_in_names,
+    loose_parts,
+    write_packed,
+)
 from pdecnn.data.sound_file import SOUNDS, read_sound, strict_wave_files
-from pdecnn.data.split import hold_out_test, number_groups
 from pdecnn.errors import DataError
 
 SCALE = 2**15
@@ -87,11 +93,7 @@ def read_sounds(place: Path | str, settings: SoundSettings) -> DataSet:
             groups=None if sounds.groups is None else groups[part],
             names=tuple(sounds.names),
         )
-    train, test = sets["train"], sets.get("test")
-    if test is None:
-        kept, held_out = hold_out_test(train.labels, train.groups)
-        train, test = train.subset(kept), train.subset(held_out)
-    return DataSet(name="sounds", train=train, test=test, validation=sets.get("validation"))
+    return DataSet.of_parts("sounds", sets)
 
 
 def read_wave(path: Path, *, rate: int, length: int) -> Tensor:
@@ -102,17 +104,6 @@ def read_wave(path: Path, *, rate: int, length: int) -> Tensor:
 
 def _as_numbers(waves: Tensor) -> Tensor:
     return waves.to(torch.float32) / SCALE
-
-
-def sounds_form(place: Path | str, settings: SoundSettings) -> ArrayForm:
-    """What a network must fit, by the names of the files alone."""
-    path = Path(place)
-    if path.suffix == PACKED:
-        classes = _read_packed(path, settings)["train"].classes
-    else:
-        names = _list_names(Scan(path, ()), path)["train"]
-        classes = _find_classes(names, settings.label, path)
-    return ArrayForm(1, len(_class_names(classes, path)), 1, (settings.length,))
 
 
 def pack_sounds(place: Path | str, file: Path, settings: SoundSettings) -> dict[str, int]:
@@ -182,7 +173,7 @@ def _read_folder(root: Path, settings: SoundSettings) -> dict[str, _Sounds]:
 
 def _find_classes(names: list[str], label: str | None, place: Path) -> list[str]:
     if label is not None:
-        return [find_in_name(label, name, "label", place) for name in names]
+        return find_in_names(label, names, "label", place)
     for name in names:
         if "/" not in name:
             raise DataError(
@@ -193,9 +184,7 @@ def _find_classes(names: list[str], label: str | None, place: Path) -> list[str]
 
 
 def _find_groups(names: list[str], group: str | None, place: Path) -> list[str] | None:
-    if group is None:
-        return None
-    return [find_in_name(group, name, "group", place) for name in names]
+    return None if group is None else find_in_names(group, names, "group", place)
 
 
 def _list_names(scan: Scan, root: Path) -> dict[str, list[str]]:

@@ -7,6 +7,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pdecnn.errors import UnsuitableFile
+
 ORIENTATION = 0x0112
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _SAMPLES = 256, 257, 258, 262, 277
 _NEW_SUBFILE_TYPE, _EXTRA_SAMPLES, _SAMPLE_FORMAT = 254, 338, 339
@@ -21,10 +23,6 @@ _READ_COMPRESSIONS = (1, 5, 32773, *_DEFLATE)
 
 # What is wrong with a file is said in one line, by whoever reads it.
 logging.getLogger("tifffile").addHandler(logging.NullHandler())
-
-
-class UnsuitableFile(Exception):
-    """What is wrong with an image file that is whole, and what to do, in words."""
 
 
 class TiffHeader(NamedTuple):

@@ -2,8 +2,7 @@
 
 import gzip
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -14,8 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pdecnn.data.tiff import UnsuitableFile
-from pdecnn.errors import DataError
+from pdecnn.errors import UnsuitableFile, bad_file_refused
 from pdecnn.files import write_atomically
 
 SUFFIXES = (".nii", ".nii.gz")
@@ -149,17 +147,6 @@ def _nibabel() -> Any:
     return nibabel
 
 
-@contextmanager
-def _refused_in_words(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except UnsuitableFile as error:
-        raise DataError(f"{path}: {error}") from error
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; check the path") from None
-    # On a damaged file the readers raise nearly anything, EOFError and zlib.error included.
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(
-            f"{path}: cannot be read as NIfTI ({reason}); fetch it again or convert it"
-        ) from error
+def _refused_in_words(path: Path) -> AbstractContextManager[None]:
+    remedy = "fetch it again or convert it"
+    return bad_file_refused(path, "cannot be read as NIfTI", remedy)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pdecnn.checks import check_count, check_number, check_positive
 from pdecnn.errors import ConfigError, DataError, unknown_name
+from pdecnn.settings import check_count, check_number, check_positive
 
 NORMS = ("linf", "l2")
 Classifier = Callable[[Tensor], Tensor]

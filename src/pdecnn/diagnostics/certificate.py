@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from pdecnn.checks import check_count, check_number
 from pdecnn.diagnostics.jacobians import frozen_copy, plain_copy
 from pdecnn.diagnostics.lipschitz import (
     Bound,
@@ -31,6 +30,7 @@ from pdecnn.networks.stages import Classifier
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import UNIT, without_autocast
 from pdecnn.pde.stable import OperatorNorm, following
+from pdecnn.settings import check_count, check_number
 
 BATCH_SIZE = 25
 _LARGEST = 1e9

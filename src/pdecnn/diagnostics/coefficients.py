@@ -12,13 +12,13 @@ from math import isfinite, nan, sqrt
 import torch
 from torch import Tensor, nn
 
-from pdecnn.checks import check_count, check_number, is_count
 from pdecnn.errors import ConfigError
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.facts import declared
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.stencil import pde_coefficients, pde_terms, stencil_from_pde_coefficients
+from pdecnn.settings import check_count, check_number, is_count
 
 KINDS = ("reaction", "convection", "diffusion", "mixed", "higher order")
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pdecnn.checks import check_count, check_number
 from pdecnn.diagnostics.attacks import PIXELS, Bounds, Classifier, clip, is_right
 from pdecnn.diagnostics.robustness import (
     batches_for,
@@ -19,6 +18,7 @@ from pdecnn.diagnostics.robustness import (
     scores_of_pixels,
 )
 from pdecnn.errors import unknown_name
+from pdecnn.settings import check_count, check_number
 
 _BLUR_RADIUS = 4.0
 

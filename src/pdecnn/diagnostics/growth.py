@@ -9,11 +9,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from pdecnn.checks import check_count, check_positive
 from pdecnn.diagnostics.jacobians import double_state, plain_copy, products_at
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import AbstractReversibleIntegrator, State
+from pdecnn.settings import check_count, check_positive
 
 PERTURBATIONS = ("random", "noise", "worst")
 MOST_DEPTHS = 16

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pdecnn.checks import check_count, check_number, formerly
 from pdecnn.diagnostics.attacks import (
     DLR_CLASSES,
     PIXELS,
@@ -29,6 +28,7 @@ from pdecnn.diagnostics.attacks import (
 from pdecnn.errors import ConfigError, DataError, DivergedError, unknown_name
 from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.pde.block import Block
+from pdecnn.settings import check_count, check_number, formerly
 
 METHODS = ("fgsm", "pgd", "apgd")
 ATTACKS = ("fgsm", "pgd", "apgd_ce", "apgd_dlr")

@@ -16,8 +16,7 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import create_model, list_models, published_name
 from pdecnn.runs.config import DataConfig
-from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.preparation import make_run_task, read_splits
+from pdecnn.runs.preparation import make_run_task, read_splits, resolve_device
 from pdecnn.runs.recipes import recipe
 from pdecnn.runs.runs import Run, is_run
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pdecnn.checks import is_count
 from pdecnn.errors import CheckpointError, DivergedError, in_one_line
 from pdecnn.files import (
     MANIFEST,
@@ -30,6 +29,7 @@ from pdecnn.networks.pretrained import (
     load_weights,
     serialize,
 )
+from pdecnn.settings import is_count
 
 TENSORS, PROGRESS = "state.safetensors", "state.json"
 FILES = (CONFIG, WEIGHTS, TENSORS, PROGRESS)

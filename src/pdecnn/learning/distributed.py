@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pdecnn.data.image_set import StoredImages
-from pdecnn.data.split import evaluation_batches
+from pdecnn.data.image_set import StoredImages, evaluation_batches
 from pdecnn.errors import ConfigError, RankError
 from pdecnn.learning.metrics import Measured, class_scores
 from pdecnn.networks.network import Network

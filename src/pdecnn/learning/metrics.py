@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pdecnn.checks import formerly
-from pdecnn.data.image_set import ImageSet, StoredImages, image_batches
-from pdecnn.data.split import evaluation_batches
+from pdecnn.data.image_set import ImageSet, StoredImages, evaluation_batches, image_batches
 from pdecnn.errors import DataError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.progress import Progress
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network, evaluation_mode
+from pdecnn.settings import formerly
 
 AUTO = "auto"
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}

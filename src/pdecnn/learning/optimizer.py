@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from pdecnn.checks import check_number, formerly
 from pdecnn.errors import ConfigError
 from pdecnn.learning.training_config import OptimizerConfig
 from pdecnn.learning.update_rules import RULES, State
@@ -15,6 +14,7 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.stable import FollowsWeights, following
 from pdecnn.pde.stencil import mesh_growth
+from pdecnn.settings import check_number, formerly
 
 Entry = tuple[nn.Module, str]
 """A weight by the module it belongs to and its name there."""

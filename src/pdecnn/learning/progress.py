@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from pdecnn.checks import is_count, is_finite_number
 from pdecnn.errors import CheckpointError
+from pdecnn.settings import is_count, is_finite_number
 
 STOPPED = (None, "completed", "early_stopping")
 _LARGEST_COUNTER = 2**53  # what a float holds exactly

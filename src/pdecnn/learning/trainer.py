@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.image_set import ImageSet, StoredImages
+from pdecnn.data.image_set import ImageSet, StoredImages, training_batches
 from pdecnn.data.patches import AbstractPatches
-from pdecnn.data.split import training_batches
 from pdecnn.errors import ConfigError, DivergedError, RankError, TooLargeError
 from pdecnn.learning.capture import TrainingGraphs
 from pdecnn.learning.distributed import ALONE, Ranks

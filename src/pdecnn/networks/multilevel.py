@@ -13,7 +13,6 @@ from math import isclose
 import torch
 from torch import Tensor
 
-from pdecnn.checks import check_count
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.networks.config import STABLE, NetworkConfig
 from pdecnn.networks.network import Network
@@ -23,6 +22,7 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.stable import HOMOGENEOUS, StableLayer
 from pdecnn.pde.stencil import galerkin_coarsen, rediscretize
+from pdecnn.settings import check_count
 
 
 def refine_in_time(

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pdecnn.checks import check_count
 from pdecnn.pde.convolution import Convolution, without_autocast
 from pdecnn.pde.normalization import make_batch_norm
 from pdecnn.pde.resolution import Resolution
+from pdecnn.settings import check_count
 
 _AVERAGE_POOL = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
 

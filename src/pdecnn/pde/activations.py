@@ -7,8 +7,8 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from pdecnn.checks import is_finite_number
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.settings import is_finite_number
 
 RANDOM_MODULES = (
     nn.Dropout,

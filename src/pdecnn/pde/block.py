@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.activations import RANDOM_MODULES
 from pdecnn.pde.backprop import (
@@ -32,6 +31,7 @@ from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import BATCH_NORMS
 from pdecnn.pde.places import new_place
 from pdecnn.pde.randomness import refused_random_numbers, suspects_among
+from pdecnn.settings import check_count, check_positive
 
 
 class Block(nn.Module):

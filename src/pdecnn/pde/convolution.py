@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pdecnn.checks import check_count, is_count
 from pdecnn.errors import ConfigError, unknown_name
+from pdecnn.settings import check_count, is_count
 
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _CONVOLVE_TRANSPOSED = {

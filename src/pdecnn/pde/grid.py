@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pdecnn.checks import is_count
 from pdecnn.errors import ConfigError, DivergedError
+from pdecnn.settings import is_count
 
 _SIGNIFICAND_BITS = {torch.float32: 24, torch.float64: 53}
 _COARSEST_CHOICE, _FINEST_CHOICE, _LARGEST = 12, 20, 22

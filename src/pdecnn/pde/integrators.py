@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pdecnn.checks import check_count
 from pdecnn.errors import ConfigError
 from pdecnn.pde.facts import (
     EULER_RULE,
@@ -28,6 +27,7 @@ from pdecnn.pde.facts import (
 )
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.plugins import Registry
+from pdecnn.settings import check_count
 
 State = tuple[Tensor, ...]
 Layers = Sequence[nn.Module]

@@ -7,12 +7,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import ConfigError
 from pdecnn.pde.activations import Activation, resolve_activation
 from pdecnn.pde.convolution import Convolution, check_dimension
 from pdecnn.pde.normalization import make_normalization
 from pdecnn.plugins import Registry
+from pdecnn.settings import check_count, check_positive
 
 Layer = TypeVar("Layer", bound="AbstractLayer")
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pdecnn.checks import check_count, check_positive
 from pdecnn.errors import unknown_name
+from pdecnn.settings import check_count, check_positive
 
 NORMALIZATIONS = ("none", "bias", "tv", "batch")
 _PLAIN_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

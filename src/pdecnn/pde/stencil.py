@@ -15,9 +15,9 @@ from math import isclose
 import torch
 from torch import Tensor
 
-from pdecnn.checks import check_count, is_finite_number
 from pdecnn.errors import ConfigError
 from pdecnn.pde.convolution import check_dimension
+from pdecnn.settings import check_count, is_finite_number
 
 MeshSize = float | Sequence[float]
 

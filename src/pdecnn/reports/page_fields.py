@@ -20,8 +20,7 @@ from pdecnn.reports.recorded import entry, fullest_slice, named, read_answers
 from pdecnn.reports.robustness import read_png
 from pdecnn.reports.svg import draw_chart, legend
 from pdecnn.runs.preparation import make_run_task
-from pdecnn.runs.previews import previews_in
-from pdecnn.runs.runs import FIGURES, METRICS, SUMMARY, Run
+from pdecnn.runs.runs import METRICS, SUMMARY, Run
 
 _AXES_OF_PICTURES = 3
 _SHARES = {"dice": "mean Dice of", "median_dice": "median Dice of", "iou": "IoU of"}
@@ -69,7 +68,7 @@ def read_field_runs(runs: Sequence[Run], names: Sequence[str]) -> list[FieldRun]
                 _check_summary(summary, task)
         previews = {
             epoch: picture
-            for epoch, path in previews_in(run.folder / FIGURES).items()
+            for epoch, path in run.previews.items()
             if (picture := read_png(path)) is not None
         }
         answers = None if summary is None else read_answers(run, task.columns)

@@ -22,7 +22,7 @@ from pdecnn.reports.html import Markup, details, draw_sample, folded, join, scro
 from pdecnn.reports.page_runs import PageRun
 from pdecnn.reports.page_summary import swatched, written
 from pdecnn.reports.svg import draw_chart, legend
-from pdecnn.runs.evaluation import SHOWN_IMAGES
+from pdecnn.runs.preparation import SHOWN_IMAGES
 
 _COLUMNS = (
     ("epoch", "epoch", "{}"),

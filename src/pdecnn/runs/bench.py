@@ -27,8 +27,8 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.registry import DYNAMICS, model_config
 from pdecnn.pde.backprop import BACKPROP_MODES
-from pdecnn.runs.environment import describe_environment, resolve_device
 from pdecnn.runs.plain_twin import PlainNetwork, PlainStep, copy_weights_
+from pdecnn.runs.preparation import describe_environment, resolve_device
 from pdecnn.runs.timing import Timing, time_in_turn
 from pdecnn.runs.training import notes_shown_by
 

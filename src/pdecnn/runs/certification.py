@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pdecnn.checks import check_count, check_number
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.diagnostics.attacks import DLR_CLASSES, apgd
 from pdecnn.diagnostics.certificate import Certificate, certify
@@ -22,9 +21,10 @@ from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.registry import list_models, published_name
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.diagnosis import float64_device
-from pdecnn.runs.environment import cpu_threads
-from pdecnn.runs.evaluation import open_run, read_run
+from pdecnn.runs.evaluation import read_run
+from pdecnn.runs.preparation import cpu_threads, open_run
 from pdecnn.runs.runs import Run, is_run
+from pdecnn.settings import check_count, check_number
 
 RADII = (36 / 255, 72 / 255, 108 / 255)
 """In pixels of [0, 1], as in comparisons of certified networks."""

@@ -3,22 +3,30 @@
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
+from math import isqrt
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, cast, get_args, get_origin
 
-from pdecnn.checks import is_count, is_finite_number
+from pdecnn.data.augmentation import ALTERNATE, Augmentation
+from pdecnn.data.image_file import MAX_PIXELS
+from pdecnn.data.patches import LEFT_RIGHT, AbstractPatches, LabelledPatches, NoisyPatches
+from pdecnn.data.registry import DATASETS, OWN, needs_folder
+from pdecnn.data.sound_file import HIGHEST_RATE
+from pdecnn.data.sounds import SoundSettings
 from pdecnn.errors import ConfigError, quoted, unknown_name
 from pdecnn.learning.tasks import TaskConfig
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
+from pdecnn.networks.preprocessing import STANDARDIZATIONS
 from pdecnn.pde.activations import list_activations
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.integrators import INTEGRATORS
 from pdecnn.pde.layers import LAYERS
-from pdecnn.runs.data_config import DataConfig as DataConfig
+from pdecnn.settings import Settings, documented, is_count, is_finite_number, same_setting, setting
 
 FORMAT_VERSION = 3
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
@@ -34,6 +42,295 @@ _OF_CLASSES = (
     "cutmix",
 )
 CLASSIFYING = TaskConfig()
+VALIDATION_FRACTION = 0.2
+_USERS: dict[str, tuple[str, ...]] = {
+    "patch": ("pictures", "segmented"),
+    "repeats": ("pictures", "segmented"),
+    "noise": ("pictures",),
+    **dict.fromkeys(("turn", "zoom", "intensity"), ("segmented",)),
+    **dict.fromkeys(("test_groups", "validation_groups", "label", "seconds", "rate"), ("sounds",)),
+    **dict.fromkeys(("emphasis", "speed", "gain", "colour", "hiss"), ("sounds",)),
+}
+"""The settings of some data alone, and which these are."""
+Part = TypeVar("Part")
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Settings):
+    """Which images a run uses and what is done to them."""
+
+    section, prefix = "data", "data."
+    name: str = setting(meaning="The data set, by name.", allowed=DATASETS, kind="data set")
+    folder: str | None = setting(None, "Where it lies; None for data sets that need no files.")
+    channels: int | None = setting(
+        None,
+        "What image files of one's own are read as: 3 for colour, 1 for grey, n for TIFF files of "
+        "n bands; None: as they are.",
+        "[1, 1000]",
+    )
+    stream: bool | None = setting(
+        None,
+        "Whether data of one's own stays on the disk, read as it is needed; None: if it is large.",
+    )
+    size: int | None = setting(
+        None, "The side images or digits are resized to; None: as they come.", "[1, inf)"
+    )
+    fraction: float = setting(
+        1.0, "The share of the training images that is used, class-balanced.", "(0, 1]"
+    )
+    validation_fraction: float = setting(
+        VALIDATION_FRACTION,
+        "The share of the published training images that is held out for validation; 0: none, and "
+        "no epoch is selected: the last weights, or their average, are the result.",
+        "[0, 1)",
+    )
+    group: str | None = setting(
+        None,
+        "A regular expression on the path of an image or sound file below the folder: files with "
+        "the same first group in it are never split between training, validation and test. Arrays "
+        "have an array `group` beside `x` and `y` instead.",
+    )
+    test_groups: tuple[str, ...] | None = setting(
+        None, "The groups of sounds that are the test part; None: a fifth is held out."
+    )
+    validation_groups: tuple[str, ...] | None = setting(
+        None,
+        "The groups of sounds that are the validation part; None: as validation_fraction says.",
+    )
+    label: str | None = setting(
+        None,
+        "A regular expression on the path of a sound file below the folder, whose first group is "
+        "the class; None: the first folder is.",
+    )
+    seconds: float | None = setting(
+        None, "How long sounds are cut or padded to be, alike at both ends.", "(0, 3600]"
+    )
+    rate: int | None = setting(
+        None, "The samples a second that sounds are resampled to.", f"[1, {HIGHEST_RATE}]"
+    )
+    emphasis: float = setting(
+        0.0,
+        "This share of the sample before is taken off each sample of a sound, so that high pitches "
+        "count as much as low ones; 0.95 is usual for speech.",
+        "[0, 1]",
+    )
+    flip: bool | str = setting(
+        True,
+        "Whether images are mirrored at random; 'alternate': every image in every other epoch; "
+        "'left_right': along one axis only, the first of volumes and the last of images.",
+        (ALTERNATE, LEFT_RIGHT),
+    )
+    padding: float = same_setting(Augmentation, "padding")
+    padding_mode: str = same_setting(Augmentation, "padding_mode")
+    cutout: int = same_setting(Augmentation, "cutout")
+    trivial_augment: bool = same_setting(Augmentation, "trivial_augment")
+    speed: tuple[float, ...] | None = same_setting(Augmentation, "speed")
+    gain: float = same_setting(Augmentation, "gain")
+    colour: float = same_setting(Augmentation, "colour")
+    hiss: float = same_setting(Augmentation, "hiss")
+    standardize: str = setting(
+        "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
+    )
+    patch: int | tuple[int, ...] | None = setting(
+        None,
+        "The side of the random crops that pictures, and images with a class for each pixel, are "
+        "trained on; of the latter it may be one number an axis.",
+        "[1, inf)",
+    )
+    repeats: int = setting(1, "How many crops an epoch takes of each picture.", "[1, inf)")
+    turn: float = setting(
+        0.0,
+        "Images with a class for each pixel are turned at random by up to so many degrees in the "
+        "plane of any two axes.",
+        "[0, 180]",
+    )
+    zoom: float = setting(
+        0.0, "They are scaled at random by factors of 1 - zoom to 1 + zoom.", "[0, 1)"
+    )
+    intensity: float = setting(
+        0.0,
+        "Their standardised pixels are multiplied at random by 1 - intensity to 1 + intensity, and "
+        "up to as much is added or taken away.",
+        "[0, 1)",
+    )
+    noise: float | tuple[float, ...] | None = setting(
+        None,
+        "The standard deviation of the noise on pictures, in units of 255; or a range, of which "
+        "each example has another.",
+        "[0, inf)",
+    )
+    pooling: int = setting(
+        1, "Standardised images are averaged over cells of this many pixels an axis.", "[1, inf)"
+    )
+
+    def check_together(self) -> None:
+        """Refuse what the data cannot have, and what would be ignored."""
+        sized = self.name in ("images", "digits")
+        if sized and self.size is not None and self.size**2 > MAX_PIXELS:
+            raise ConfigError(
+                f"data.size must be at most {isqrt(MAX_PIXELS):,} for {self.name}, found "
+                f"{self.size:,}"
+            )
+        if self.name == "images" and self.size is None:
+            raise ConfigError("data.size must be set for images of one's own, e.g. data.size=64")
+        for name in ("group", "label"):
+            try:
+                re.compile(getattr(self, name) or "")
+            except re.error as error:
+                raise ConfigError(
+                    f"data.{name} must be a regular expression ({error}), found "
+                    f"{quoted(getattr(self, name))}"
+                ) from None
+        if isinstance(self.noise, tuple) and len(self.noise) == 1:
+            object.__setattr__(self, "noise", self.noise[0])
+        if isinstance(self.noise, tuple) and (
+            len(self.noise) != 2 or self.noise[0] > self.noise[1]
+        ):
+            raise ConfigError(
+                f"data.noise must be one number or a range of two, such as [5, 55], found "
+                f"{list(self.noise)}"
+            )
+        self.augmentation()  # which checks its range of speeds
+        self._check_use()
+        check = {
+            "pictures": self._check_pictures,
+            "segmented": self._check_segmented,
+            "sounds": self._check_sounds,
+        }
+        if self.name in check:
+            check[self.name]()
+
+    def _check_use(self) -> None:
+        """Refuse what is read of other data alone, and would be ignored."""
+        for entry in fields(self):
+            users, value = _USERS.get(entry.name, (self.name,)), getattr(self, entry.name)
+            if self.name not in users and value != entry.default:
+                raise ConfigError(
+                    f"data.{entry.name} is for data.name={' or '.join(users)}; leave it out for "
+                    f"{self.name!r}, found {list(value) if isinstance(value, tuple) else value}"
+                )
+        if self.flip == LEFT_RIGHT and self.name != "segmented":
+            raise ConfigError(
+                f"data.flip={LEFT_RIGHT} is for data.name=segmented; set data.flip=true or false"
+            )
+        if self.folder is not None and not needs_folder(self.name):
+            raise ConfigError(
+                f"data set {self.name!r} is built in and reads no folder; leave out --data or "
+                f"data.folder, found {self.folder}"
+            )
+        if self.padding == 0 and self.padding_mode != "zero":
+            raise ConfigError(
+                f"data.padding_mode={self.padding_mode} has no use with data.padding=0; set "
+                f"data.padding above 0, or leave data.padding_mode out"
+            )
+        if self.channels is not None and self.name not in ("images", "pictures", "segmented"):
+            raise ConfigError(
+                f"data.channels is for image files of one's own; leave it out for {self.name!r}, "
+                f"found {self.channels}"
+            )
+        if self.group is not None and self.name not in ("images", "sounds", "segmented"):
+            raise ConfigError(
+                f"data.group is a pattern on names of image and sound files; leave it out for "
+                f"{self.name!r}, found {quoted(self.group)}: arrays have an array group beside x "
+                f"and y"
+            )
+        if self.stream is not None and self.name not in OWN:
+            raise ConfigError(
+                f"data.stream is for data of one's own ({', '.join(OWN)}), found {self.name!r}"
+            )
+
+    def _check_pictures(self) -> None:
+        """What pictures need, and what they do not have."""
+        if not isinstance(self.patch, int) or self.noise is None:
+            raise ConfigError(
+                "pictures are cropped and have noise added: set data.patch and data.noise, e.g. "
+                "data.patch=64 and data.noise=25"
+            )
+        if isinstance(self.flip, str) or self.cutout or self.trivial_augment:
+            raise ConfigError(
+                "pictures are cropped and flipped at random: leave out data.cutout, "
+                "data.trivial_augment and data.group, and set data.flip=true or false"
+            )
+        if self.standardize != "none" or self.size is not None or self.stream:
+            raise ConfigError(
+                "pictures are read as they are, in [0, 1] and in memory: set "
+                "data.standardize=none and leave out data.size and data.stream"
+            )
+
+    def _check_segmented(self) -> None:
+        """What images with a class for each pixel need, and what they do not have."""
+        if self.patch is None:
+            raise ConfigError(
+                "images with a class for each pixel are cropped: set data.patch, e.g. data.patch=32"
+            )
+        if self.flip == ALTERNATE or self.cutout or self.trivial_augment:
+            raise ConfigError(
+                "images with a class for each pixel are cropped, flipped, turned and scaled at "
+                "random: leave out data.cutout and data.trivial_augment, and set data.flip to "
+                f"true, false or {LEFT_RIGHT}"
+            )
+        if self.standardize not in ("image", "none") or self.size or self.stream:
+            raise ConfigError(
+                "images with a class for each pixel are of any size and in memory: set "
+                "data.standardize=image or none, and leave out data.size and data.stream"
+            )
+        if self.pooling > 1:
+            raise ConfigError("data.pooling would leave pixels without a class; leave it out")
+
+    def _check_sounds(self) -> None:
+        """What sounds need, and what they do not have."""
+        if self.seconds is None or self.rate is None:
+            raise ConfigError(
+                "sounds have one length and rate: set data.seconds and data.rate, e.g. "
+                "data.seconds=1 and data.rate=16000"
+            )
+        if round(self.seconds * self.rate) < 1:
+            raise ConfigError(
+                f"data.seconds={self.seconds:g} at data.rate={self.rate} is no sample; raise them"
+            )
+        if self.size is not None or self.stream or self.pooling > 1 or self.flip:
+            raise ConfigError(
+                "sounds are in memory, of data.seconds at data.rate, and not played backwards: "
+                "leave out data.size, data.stream and data.pooling, and set data.flip=false"
+            )
+
+    def sounds(self) -> SoundSettings | None:
+        """How sounds are read; None for other data."""
+        return self._as(SoundSettings) if self.name == "sounds" else None
+
+    def augmentation(self) -> Augmentation:
+        """The random changes of training images; along one axis alone patches are mirrored."""
+        return self._as(Augmentation, flip=self.flip == LEFT_RIGHT or self.flip)
+
+    def patches(self, dimension: int) -> AbstractPatches | None:
+        """The examples that become of images of so many axes; None for data with classes."""
+        size = self.patch_size(dimension)
+        if size is None:
+            return None
+        if self.noise_range is not None:
+            noise = self.noise_range
+            return self._as(NoisyPatches, size=size, flip=bool(self.flip), noise=noise)
+        return self._as(LabelledPatches, size=size)
+
+    def _as(self, cls: Callable[..., Part], **others: Any) -> Part:
+        """An object of the settings that have the names of its fields, but for the others given."""
+        names = {entry.name for entry in fields(cast("Any", cls))} - others.keys()
+        return cls(**{name: getattr(self, name) for name in names}, **others)
+
+    def patch_size(self, dimension: int) -> tuple[int, ...] | None:
+        """The crops along each axis; None: whole images."""
+        if self.patch is None or isinstance(self.patch, tuple):
+            return self.patch
+        return (self.patch,) * dimension
+
+    @property
+    def noise_range(self) -> tuple[float, float] | None:
+        """The least and the most noise; None: there is none."""
+        if self.noise is None:
+            return None
+        low, high = self.noise if isinstance(self.noise, tuple) else (self.noise, self.noise)
+        return low, high
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,15 +380,13 @@ class RunConfig:
             "recipe": self.recipe,
             "seed": self.seed,
             "initial": self.initial,
-            "task": self.task.to_dict(),
-            "network": self.network.to_dict(),
-            "data": self.data.to_dict(),
-            "training": self.training.to_dict(),
+            **{group: getattr(self, group).to_dict() for group in GROUPS},
         }
 
     def with_settings(self, settings: dict[str, Any]) -> "RunConfig":
         """The config with some dotted keys changed, e.g. {'training.epochs': 5}."""
-        known = [*_keys(), "seed"]
+        known = [f"{group}.{entry.name}" for group in GROUPS for entry in fields(_CLASSES[group])]
+        known.append("seed")
         groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
         seed = self.seed
         for key, value in settings.items():
@@ -104,14 +399,8 @@ class RunConfig:
                 continue
             group, name = key.split(".")
             groups[group][name] = convert(value, _hint(group, name), key)
-        return replace(
-            self,
-            seed=seed,
-            task=replace(self.task, **groups["task"]),
-            network=replace(self.network, **groups["network"]),
-            data=replace(self.data, **groups["data"]),
-            training=replace(self.training, **groups["training"]),
-        )
+        changed = {name: replace(getattr(self, name), **found) for name, found in groups.items()}
+        return replace(self, seed=seed, **changed)
 
 
 # For files of an earlier version than the number: what it meant that a setting is not there.
@@ -205,20 +494,15 @@ def _part(group: str, cls: Any, settings: object, version: int) -> Any:
     """The settings of a group as a file of that version has them."""
     if isinstance(settings, dict):
         kept = {k: v for k, v in settings.items() if not _is_ignored(f"{group}.{k}", v)}
-        settings = _meant_before(group, version) | kept
+        meant: dict[str, Any] = {}
+        for number in sorted(_BEFORE, reverse=True):  # of several changes the first one counts
+            for key, value in _BEFORE[number].items():
+                if number > version and key.startswith(f"{group}."):
+                    meant[key.removeprefix(f"{group}.")] = value
+        settings = meant | kept
         if group == "data" and version < 3 and settings.get("name") != "images":
             settings["channels"] = None  # 3 stood there for all data, and meant nothing
     return cls.from_dict(settings)
-
-
-def _meant_before(group: str, version: int) -> dict[str, Any]:
-    """What settings of the group mean that a file of that version does not have."""
-    meant: dict[str, Any] = {}
-    for number in sorted(_BEFORE, reverse=True):  # of several changes the first one counts
-        for key, value in _BEFORE[number].items():
-            if number > version and key.startswith(f"{group}."):
-                meant[key.removeprefix(f"{group}.")] = value
-    return meant
 
 
 def _is_ignored(key: str, value: object) -> bool:
@@ -310,10 +594,6 @@ def _type_words(hint: Any) -> str:
 
 def _json_value(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _keys() -> list[str]:
-    return [f"{group}.{field.name}" for group in GROUPS for field in fields(_CLASSES[group])]
 
 
 def _hint(group: str, name: str) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from pdecnn.checks import check_count
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
 from pdecnn.diagnostics.attacks import NORMS
@@ -31,9 +30,10 @@ from pdecnn.diagnostics.robustness import (
 from pdecnn.errors import ConfigError, DivergedError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
-from pdecnn.runs.environment import cpu_threads, resolve_device
-from pdecnn.runs.evaluation import open_run, read_run
+from pdecnn.runs.evaluation import read_run
+from pdecnn.runs.preparation import cpu_threads, open_run, resolve_device
 from pdecnn.runs.runs import Run
+from pdecnn.settings import check_count
 
 NUM_IMAGES = 8
 """Images at which a diagnosis is made."""

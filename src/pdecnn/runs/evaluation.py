@@ -1,11 +1,9 @@
-"""A trained run and its weights: on data, on single images, and to begin another run with."""
+"""A trained run on data and on single images."""
 
 import hashlib
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,123 +25,26 @@ from pdecnn.data.sound_file import SOUNDS
 from pdecnn.data.sounds import read_wave
 from pdecnn.data.volumes import SUFFIXES as VOLUMES
 from pdecnn.data.volumes import is_volume, read_volume, write_label_volume
-from pdecnn.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    DivergedError,
-    system_errors_as,
-)
+from pdecnn.errors import ConfigError, DataError, DivergedError, system_errors_as
 from pdecnn.fast.acceleration import use_kernels
 from pdecnn.learning.distributed import joined_ranks
 from pdecnn.learning.metrics import Evaluation, class_scores, evaluate_network
 from pdecnn.learning.training_config import TrainingConfig
-from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
-from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import refuse_nonfinite
-from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_weights
-from pdecnn.runs.config import RunConfig
-from pdecnn.runs.environment import resolve_device
-from pdecnn.runs.preparation import make_run_task, read_splits, refuse_without_classes
-from pdecnn.runs.recipes import recipe
+from pdecnn.runs.preparation import (
+    load,
+    make_run_task,
+    measure,
+    open_run,
+    read_splits,
+    read_weights,
+    refuse_without_classes,
+    resolve_device,
+)
 from pdecnn.runs.runs import Run
 
-log = logging.getLogger(__name__)
 SPLITS = ("test", "validation", "train")
-SHOWN_IMAGES = "shown images"
-"""What draws the test images that people see: the same ones for every run on a data set."""
-
-
-def load(path: str | Path, weights: str = "best") -> Network:
-    """The trained network of a run directory or `save_pretrained` folder, in evaluation mode.
-
-    The name of a model with published weights will do where no path is called so.
-    """
-    return _read(Path(path), weights).eval()
-
-
-def _read(path: Path, weights: str = "best") -> Network:
-    name = published_name(path)
-    if name is not None:
-        return read_weights(PublishedRun(name), weights)
-    if os.path.isfile(path / MODEL):
-        return Network.from_pretrained(path)
-    return read_weights(Run(path), weights)
-
-
-class PublishedRun(Run):
-    """The published weights of a model in the place of a run; its config is the recipe's."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, elsewhere=True)
-
-    @cached_property
-    def config(self) -> RunConfig:
-        """That of the recipe of the same name."""
-        return recipe(str(self.folder))
-
-    def weights(self, which: str = "best") -> Path:
-        """Where they are."""
-        if which != "best":
-            raise ConfigError(f"{self.folder} has its published weights only; leave out --weights")
-        return PUBLISHED_WEIGHTS / self.folder
-
-
-def open_run(run: str | Path | Run) -> Run:
-    """The run itself, that of a folder, or the published weights of a name."""
-    if isinstance(run, Run):
-        return run
-    name = published_name(run)
-    return Run(run) if name is None else PublishedRun(name)
-
-
-def read_weights(run: Run, which: str = "best") -> Network:
-    """The network of a run with its best or last weights, which it may be training meanwhile."""
-    while True:
-        folder = run.weights(which)
-        try:
-            network = Network.from_pretrained(folder)
-        except CheckpointError:
-            if run.weights(which) == folder:
-                raise
-            continue  # the run has gone on, and dropped what was being read
-        for name, weight in network.named_parameters():
-            if weight.dtype != torch.float32:
-                raise CheckpointError(
-                    f"{folder}: {name} is {weight.dtype}, and a run has float32; restore it from a "
-                    f"copy"
-                )
-        return network
-
-
-def take_initial(network: Network, initial: str | None, *, foreign: bool) -> None:
-    """Take the weights a run begins with, unless they are drawn at random."""
-    if initial is None:
-        return
-    if os.path.isfile(initial):
-        if not foreign:
-            raise CheckpointError(
-                f"{initial}: is a file; pass a run, a save_pretrained folder, or --foreign to take "
-                f"the tensors, and nothing else, of a file of torch.save"
-            )
-        take_foreign_weights(network, Path(initial))
-        refuse_nonfinite(network, Path(initial))
-        return
-    fresh = [weight.detach().clone() for weight in network.classifier.parameters()]
-    source = _read(Path(initial))
-    take_weights(network, source, Path(initial))
-    refuse_nonfinite(network, Path(initial))
-    if network.config.in_channels != source.config.in_channels:
-        log.info(
-            "%s takes %d channel(s), the data has %d: the opening's stencils are %s",
-            initial,
-            source.config.in_channels,
-            network.config.in_channels,
-            "repeated" if network.config.in_channels > source.config.in_channels else "averaged",
-        )
-    if fresh and all(map(torch.equal, network.classifier.parameters(), fresh)):
-        log.info("other classes than in %s: the classifier starts anew", initial)
 
 
 def evaluate(
@@ -169,15 +70,7 @@ def evaluate(
         if noise is not None and opened.config.data.noise is None:
             raise ConfigError(f"{run}: was trained without noise; leave out --noise")
         task = make_run_task(opened.config, noise=noise)
-        how: dict[str, Any] = {
-            "batch_size": training.evaluation_batch_size,
-            "precision": training.precision,
-        }
-        use_kernels(network.to(where))
-        quick = partial(ranks.scoring, network, images.images, **how)
-        evaluation = ranks.agreed(
-            task.evaluate(network, images, poll=lambda: None, quick=quick, **how)
-        )
+        evaluation = measure(task, use_kernels(network.to(where)), images, training, ranks)
     return {**evaluation.to_dict(), "num_weights": network.num_weights}
 
 

@@ -30,7 +30,7 @@ from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import SPATIAL_AXES
 from pdecnn.pde.grid import deferred_checks
-from pdecnn.runs.evaluation import load
+from pdecnn.runs.preparation import load
 
 TOLERANCE = 1e-5
 """The largest difference of a score from torch's, relative to the largest score of the batch."""

@@ -21,8 +21,8 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.runs.config import DataConfig, RunConfig
-from pdecnn.runs.environment import cpu_threads, describe_environment, resolve_device
-from pdecnn.runs.evaluation import read_run, read_weights
+from pdecnn.runs.evaluation import read_run
+from pdecnn.runs.preparation import cpu_threads, describe_environment, read_weights, resolve_device
 from pdecnn.runs.runs import (
     INITIAL,
     RUN_WAIT_SECONDS,

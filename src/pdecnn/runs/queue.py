@@ -18,16 +18,17 @@ import torch
 
 from pdecnn.errors import CheckpointError, ConfigError, DataError, in_one_line, system_errors_as
 from pdecnn.files import read_bytes, write_json
-from pdecnn.runs.config import DataConfig, RunConfig
-from pdecnn.runs.environment import (
+from pdecnn.runs.config import RunConfig
+from pdecnn.runs.evaluation import evaluate
+from pdecnn.runs.preparation import (
     QUEUED,
     Interrupted,
     StopSignals,
     cpu_threads,
+    read_own,
+    read_splits,
     resolve_device,
 )
-from pdecnn.runs.evaluation import evaluate
-from pdecnn.runs.preparation import fit_network, read_splits
 from pdecnn.runs.runs import DATA, Run, is_run, locked_folder
 from pdecnn.runs.training import begin_run, check_data, check_settings
 
@@ -89,7 +90,8 @@ def _unfinished(
 ) -> tuple[dict[str, RunConfig], dict[str, str]]:
     """The runs that are not at their end, and what is wrong with those that cannot be read."""
     waiting, damaged = {}, {}
-    fingerprint = cache(_fingerprint)  # shared by the networks that are compared
+    # Shared by the networks that are compared.
+    fingerprint = cache(lambda data, seed: read_splits(data, seed).fingerprint())
     for name, config in runs.items():
         try:
             if is_run(folder / name):
@@ -104,10 +106,6 @@ def _unfinished(
         except CheckpointError as error:
             damaged[name] = str(error)
     return waiting, damaged
-
-
-def _fingerprint(data: DataConfig, seed: int) -> str:
-    return read_splits(data, seed).fingerprint()
 
 
 def is_complete(folder: Path) -> bool:
@@ -259,7 +257,7 @@ class _Worker:
 def _start(folder: Path, config: RunConfig, device: torch.device, num_parallel: int) -> _Worker:
     """Make the run, if there is none yet, and start the process that trains it."""
     if not is_run(folder):
-        begin_run(folder, fit_network(config), device, [folder])
+        begin_run(folder, read_own(config)[0], device, [folder])
     write_json(folder / CONDITIONS, {"runs_at_a_time": num_parallel})
     command = [sys.executable, "-m", "pdecnn", "train", "--resume", "--output", str(folder)]
     command += ["--device", str(device)]

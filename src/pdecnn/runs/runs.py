@@ -23,8 +23,11 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import numpy as np
 from filelock import FileLock, Timeout
+from torch import Tensor
 
+from pdecnn.data.image_file import encode_png, seen_pixels
 from pdecnn.errors import BusyError, CheckpointError, ConfigError
 from pdecnn.files import (
     is_temporary,
@@ -51,6 +54,9 @@ RUN_WAIT_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 _HOLDER_PREFIX = "process "
 _CHECKPOINT_NAME = re.compile(r"epoch-(\d+)(?:-batch-(\d+))?")
+_PREVIEW_NAME = re.compile(r"preview-epoch-(\d+)\.png")
+_PREVIEW_PIXELS, _PREVIEW_GAP = 256, 4
+"""The most along an axis: six previews of a photograph must not make a report of 100 MB."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _NO_LINKS = (errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -172,6 +178,29 @@ class Run:
         whole = b"".join(line for line in lines if line.endswith(b"\n"))
         write_atomically(path, whole + json.dumps(entry, allow_nan=False).encode() + b"\n")
 
+    @property
+    def previews(self) -> dict[int, Path]:
+        """The pictures that a training for pixels has left, by epoch."""
+        paths = (self.folder / FIGURES).glob("preview-*.png")
+        matches = ((_PREVIEW_NAME.fullmatch(path.name), path) for path in paths)
+        return dict(sorted((int(match[1]), path) for match, path in matches if match))
+
+    def write_preview(self, epoch: int, columns: list[Tensor]) -> None:
+        """What goes in, what comes out and what is wanted, (channels, height, width), in a row.
+
+        Of large images the middle; of a volume, with an axis more, the slice in the middle.
+        """
+        shown = []
+        for column in columns:
+            pixels = column.cpu().numpy()
+            seen = seen_pixels(pixels if pixels.ndim == 3 else pixels[..., pixels.shape[-1] // 2])
+            seen = seen[:, *(_middle(number) for number in seen.shape[1:])]
+            shown.append(np.broadcast_to(seen, (3, *seen.shape[1:])))
+            shown.append(np.full((3, seen.shape[1], _PREVIEW_GAP), 255, np.uint8))
+        row = np.ascontiguousarray(np.moveaxis(np.concatenate(shown[:-1], axis=2), 0, -1))
+        (self.folder / FIGURES).mkdir(exist_ok=True)
+        write_atomically(self.folder / FIGURES / f"preview-epoch-{epoch:04d}.png", encode_png(row))
+
     def link(self, which: str, checkpoint: Path) -> None:
         """Let `best` or `last` be that checkpoint, atomically; a copy on disks without links."""
         path = self.folder / which
@@ -238,6 +267,11 @@ class Run:
             return json.loads(read_bytes(path))
         except (OSError, ValueError, RecursionError) as error:
             raise _unreadable(path, error) from error
+
+
+def _middle(number: int) -> slice:
+    begin = max(0, (number - _PREVIEW_PIXELS) // 2)
+    return slice(begin, begin + _PREVIEW_PIXELS)
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:

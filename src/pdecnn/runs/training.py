@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from pdecnn.data.augmentation import cpu_generator
-from pdecnn.data.image_set import ImageSet
+from pdecnn.data.image_set import ImageSet, imbalance
 from pdecnn.data.registry import OWN, suggested_groups
-from pdecnn.data.split import imbalance
 from pdecnn.errors import CheckpointError, ConfigError, DataError, system_errors_as
 from pdecnn.fast.acceleration import use_kernels
 from pdecnn.files import write_atomically, write_json
@@ -35,26 +34,25 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import serialize
 from pdecnn.networks.registry import published_name
 from pdecnn.runs.config import RunConfig, assignment, differing_keys, run_config_from_dict
-from pdecnn.runs.environment import (
+from pdecnn.runs.preparation import (
+    SHOWN_IMAGES,
     Interrupted,
+    Splits,
     StopSignals,
     cpu_threads,
     describe_environment,
     deterministic_algorithms,
-    resolve_device,
-)
-from pdecnn.runs.evaluation import SHOWN_IMAGES, read_weights, take_initial
-from pdecnn.runs.preparation import (
-    Splits,
-    fit_network,
     make_network,
     make_run_task,
+    measure,
+    read_own,
     read_splits,
+    read_weights,
+    resolve_device,
+    take_initial,
 )
-from pdecnn.runs.previews import is_due, write_preview
 from pdecnn.runs.runs import (
     DATA,
-    FIGURES,
     INITIAL,
     METRICS,
     PREDICTIONS,
@@ -74,6 +72,7 @@ from pdecnn.runs.runs import (
 log = logging.getLogger(__name__)
 """What is worth a line: of what a run does by itself, and why."""
 NUM_SHOWN = 6
+_NUM_PREVIEWS = 6
 # What may differ between a run and its resumption without changing any result.
 _FREE_ON_RESUME = {"data.folder", "training.time_limit_seconds", "initial"}
 
@@ -160,8 +159,10 @@ def train(
             deterministic_algorithms(config.training.deterministic, where),
             ExitStack() as held,
         ):
-            config = ranks.together(partial(fit_network, config, arrays))
             folder = None if output is None else Path(output)
+            if folder is not None and not resume:  # told before the data is read
+                ranks.first(partial(_existing_run, folder, config, resume))
+            config, own = ranks.together(partial(read_own, config, arrays))
             opened = ranks.first(partial(_open, folder, config, where, resume, held))
             run = Run(opened["folder"], elsewhere=not ranks.is_first)
             if not opened["finished"]:
@@ -172,6 +173,7 @@ def train(
                     run=run,
                     config=config,
                     arrays=arrays,
+                    own=own,
                     device=where,
                     ranks=ranks,
                     signals=signals,
@@ -296,6 +298,8 @@ class _Walk:
     run: Run
     config: RunConfig
     arrays: Mapping[str, Any] | None
+    own: Splits | None
+    """Data of one's own, which was read already."""
     device: torch.device
     ranks: Ranks
     signals: StopSignals
@@ -338,7 +342,7 @@ class _Walk:
         self.ranks.together(partial(self.splits.check_same, fingerprint))
 
     def _read_data(self) -> Splits:
-        splits = read_splits(self.config.data, self.config.seed, self.arrays)
+        splits = self.own or read_splits(self.config.data, self.config.seed)
         if splits.train.masks is None:
             warning = imbalance(splits.train.labels, splits.train.class_names)
             if warning is not None:
@@ -414,7 +418,8 @@ class _Walk:
         begin, first_step = monotonic(), trainer.progress.step
         deadline = begin + (trainer.config.time_limit_seconds or float("inf"))
         poll = partial(self.signals.poll, ranks.largest)
-        reports = trainer.epochs(poll=poll, on_step=self._on_step)
+        on_step = partial(self._tell, self.listener.step, trainer.progress)
+        reports = trainer.epochs(poll=poll, on_step=on_step)
         with closing(EventWriter(self.run.folder / TENSORBOARD, trainer.task)) as writer:
             for report in reports:
                 seconds = monotonic() - begin
@@ -451,9 +456,6 @@ class _Walk:
                 self._write(partial((self.run.folder / name).unlink, missing_ok=True))
         return entries
 
-    def _on_step(self) -> None:
-        self._tell(self.listener.step, self.trainer.progress)
-
     def _write_epoch(
         self,
         entries: list[dict[str, Any]],
@@ -472,12 +474,14 @@ class _Walk:
         """Every few epochs the answer to a validation image, where each pixel has one."""
         trainer, validation = self.trainer, self.trainer.validation
         task = trainer.task
-        if task.has_classes or validation is None or not is_due(epoch, trainer.config.epochs):
+        last = trainer.config.epochs
+        is_due = epoch in (1, last) or epoch % ceil(last / _NUM_PREVIEWS) == 0
+        if task.has_classes or validation is None or not is_due:
             return
         first = validation.subset(torch.arange(1))
         shown = task.show(trainer.evaluated, first, trainer.config.precision)
         columns = [shown[name][0] for name in task.columns]
-        self._write(write_preview, self.run.folder / FIGURES, epoch, columns)
+        self._write(self.run.write_preview, epoch, columns)
 
     def save(self) -> None:
         """Write a checkpoint, then point `best` and `last` at what they mean."""
@@ -498,22 +502,11 @@ class _Walk:
 
     def finish(self) -> None:
         """Test the best weights and write the summary, which marks the run as finished."""
-        config, ranks = self.trainer.config, self.ranks
+        trainer, ranks = self.trainer, self.ranks
         ranks.first(partial(self._write, self.point))
-        test = self.splits.test.to(self.trainer.sums.device)
-        network = self._best_network()
-        how: dict[str, Any] = {
-            "batch_size": config.evaluation_batch_size,
-            "precision": config.precision,
-        }
-        evaluation = self.trainer.task.evaluate(
-            network,
-            test,
-            poll=lambda: None,
-            quick=partial(ranks.scoring, network, test.images, **how),
-            **how,
-        )
-        ranks.first(partial(self._summarize, network, test, ranks.agreed(evaluation)))
+        test, network = self.splits.test.to(trainer.sums.device), self._best_network()
+        evaluation = measure(trainer.task, network, test, trainer.config, ranks)
+        ranks.first(partial(self._summarize, network, test, evaluation))
 
     def _best_network(self) -> Network:
         """The best weights, which rank 0 reads for all."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pdecnn.data.split import epoch_order, evaluation_batches, training_batches
+from pdecnn.data.image_set import epoch_order, evaluation_batches, training_batches
 from pdecnn.errors import ConfigError
 
 

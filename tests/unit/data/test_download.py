@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from pdecnn.data import download as download_module
 from pdecnn.data import registry
 from pdecnn.data.download import download, verify
 from pdecnn.data.published import CIFAR10, CIFAR10_PYTHON
@@ -195,7 +194,3 @@ def test_from_the_command_line(published, server, tmp_path, capsys, monkeypatch)
     assert len(done.stderr.splitlines()) == 1
     assert call(capsys, monkeypatch, "data", "verify", "cifar10", "--data", "other").code == 3
     assert call(capsys, monkeypatch, "data", "download", "mnist").code == 2
-
-
-def test_the_reason_of_a_failure_is_short():
-    assert len(download_module._reason(ValueError("x" * 1000))) < 210

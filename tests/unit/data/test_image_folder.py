@@ -11,7 +11,7 @@ from PIL import Image
 from pdecnn.data import images as images_module
 from pdecnn.data.image_file import read_image
 from pdecnn.data.image_set import StoredImages
-from pdecnn.data.images import image_channels, image_classes, read_image_folder
+from pdecnn.data.images import image_classes, read_image_folder
 from pdecnn.errors import BadFilesError, DataError
 from tests.image_folders import stripes, write_folder
 
@@ -320,11 +320,9 @@ def test_one_deep_image_of_the_test_part_makes_all_parts_float(tmp_path):
 
 def test_channels_are_those_of_the_files(tmp_path):
     write_greys(tmp_path, [8] * 6)
-    assert image_channels(tmp_path) == 1
     assert read(tmp_path, channels=None).train.channels == 1
     # Grey images can be shown in colour, so that one in colour decides.
     Image.new("RGB", (16, 16), "red").save(tmp_path / "b" / "red.png")
-    assert image_channels(tmp_path) == 3
     assert read(tmp_path, channels=None).train.channels == 3
 
 
@@ -336,7 +334,6 @@ def test_files_of_other_bands_are_reported_together(tmp_path):
         path = tmp_path / "ab"[k % 2] / f"{k}.tif"
         path.parent.mkdir(exist_ok=True)
         tifffile.imwrite(path, pixels, photometric="minisblack", planarconfig="separate")
-    assert image_channels(tmp_path) == 6
     with pytest.raises(BadFilesError, match=r"b/5\.tif: has 3 channels, but 6 are read") as caught:
         read(tmp_path, channels=None)
     assert len(str(caught.value).splitlines()) == 2

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pdecnn.data.pictures import pack_pictures, read_pictures
+from pdecnn.data.images import pack_pictures, read_pictures
 from pdecnn.errors import BadFilesError, DataError
 
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from pdecnn.data.image_file import read_label_image, write_label_image
-from pdecnn.data.registry import own_form, recognize
+from pdecnn.data.registry import recognize
 from pdecnn.data.segmented import pack_segmented, read_segmented
 from pdecnn.errors import BadFilesError, DataError
 from tests.unit.data.test_pictures import write_picture
@@ -42,16 +42,7 @@ def test_images_and_labels_of_the_same_stem_belong_together(folder):
     labels = np.array(Image.open(folder / "labels" / "3.png"))
     assert torch.equal(data.train.mask(place), torch.from_numpy(labels))
     assert data.train.picture(place).shape == (3, 8, 8)
-    assert own_form("segmented", folder) == (3, 3, 2, None)
     assert recognize(folder) == {"segmented": 2}
-
-
-def test_what_a_network_must_fit_is_told_without_reading_all_images(folder, monkeypatch):
-    def unread(path, **how):
-        raise AssertionError(f"{path} was read")
-
-    monkeypatch.setattr("pdecnn.data.segmented.read_as", unread)
-    assert own_form("segmented", folder) == (3, 3, 2, None)
 
 
 def test_groups_are_never_split(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pdecnn.data.sounds import SoundSettings, pack_sounds, read_sounds, sounds_form
+from pdecnn.data.sounds import SoundSettings, pack_sounds, read_sounds
 from pdecnn.errors import BadFilesError, DataError
 from tests.sound_files import tone, write_speakers, write_wave
 
@@ -46,8 +46,8 @@ def test_without_test_groups_whole_speakers_are_held_out(folder):
 def test_a_class_is_a_folder_unless_a_label_is_set(tmp_path):
     for name in ("yes/a", "yes/sub/b", "no/a"):
         write_wave(tmp_path / f"{name}.wav", tone(440))
-    found = sounds_form(tmp_path, settings(label=None, group=None))
-    assert (found.channels, found.num_classes, found.dimension) == (1, 2, 1)
+    found = read_sounds(tmp_path, settings(label=None, group=None)).train
+    assert (found.channels, found.class_names) == (1, ("no", "yes"))
     write_wave(tmp_path / "alone.wav", tone(440))
     with pytest.raises(DataError, match=r"'alone\.wav' is in no folder of a class.*data\.label"):
         read_sounds(tmp_path, settings(label=None))
@@ -103,7 +103,6 @@ def test_a_packed_folder_is_the_same_data(folder, tmp_path):
             assert torch.equal(one.labels, two.labels)
             assert torch.equal(one.groups, two.groups)
             assert (one.names, one.class_names) == (two.names, two.class_names)
-    assert sounds_form(file, chosen) == sounds_form(folder, chosen)
     with np.load(file) as arrays:
         assert arrays["x"].dtype == np.int16
         assert set(arrays["group"].tolist()) == {"ann", "bob", "cat"}

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdecnn.data.split import balanced_fraction, balanced_split
+from pdecnn.data.image_set import balanced_fraction, balanced_split
 from pdecnn.errors import ConfigError
 
 LABELS = torch.arange(10).repeat(37)

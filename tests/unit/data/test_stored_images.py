@@ -116,7 +116,7 @@ def test_a_constant_channel_can_be_divided_by():
 def test_a_set_on_the_disk_is_a_set():
     labels = torch.arange(40) % 2
     stored = ImageSet(images=store(), labels=labels, class_names=("a", "b"))
-    assert stored.is_stored
+    assert isinstance(stored.images, StoredImages)
     assert (stored.channels, stored.size, len(stored)) == (3, (4, 5), 40)
     assert stored.to("cpu").images is stored.images
     subset = stored.subset(torch.tensor([7, 2]))

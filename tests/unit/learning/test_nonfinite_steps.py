@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.split import training_batches
+from pdecnn.data.image_set import training_batches
 from pdecnn.errors import DivergedError
 from tests.unit.learning.trainings import (
     Poisoned,

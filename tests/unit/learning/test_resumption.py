@@ -3,7 +3,7 @@
 import pytest
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.split import training_batches
+from pdecnn.data.image_set import training_batches
 from pdecnn.learning.checkpoint import FILES, load_checkpoint, save_checkpoint
 from tests.unit.learning.trainings import (
     AUGMENTED,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pdecnn.data.split import training_batches
+from pdecnn.data.image_set import training_batches
 from pdecnn.learning.capture import compiled_network
 from pdecnn.pde.stable import OperatorNorm
 from tests.unit.learning.trainings import Poisoned, first_step, make_network, make_trainer

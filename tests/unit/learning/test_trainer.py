@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pdecnn.data.augmentation import Augmentation
-from pdecnn.data.split import training_batches
+from pdecnn.data.image_set import training_batches
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.learning import Evaluation, evaluate_network
 from pdecnn.learning import tasks as tasks_module

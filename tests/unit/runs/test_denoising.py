@@ -9,7 +9,7 @@ from PIL import Image
 
 import pdecnn
 from pdecnn.data.image_file import image_form, read_image
-from pdecnn.data.pictures import pack_pictures
+from pdecnn.data.images import pack_pictures
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.runs import predict_images
 from tests.runs import assert_resumed_to_the_bit, call, fingerprint

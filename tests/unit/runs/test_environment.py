@@ -14,8 +14,8 @@ import torch
 
 import pdecnn
 from pdecnn.errors import ConfigError
-from pdecnn.runs import environment
-from pdecnn.runs.environment import cpu_threads, describe_environment, resolve_device
+from pdecnn.runs import preparation
+from pdecnn.runs.preparation import cpu_threads, describe_environment, resolve_device
 
 
 def test_a_run_says_where_it_ran(undisturbed):
@@ -64,11 +64,11 @@ def repository(folder, package="src/pdecnn", project="pdecnn"):
 def test_the_commit_is_that_of_the_source(tmp_path):
     package = repository(tmp_path)
     commit = git(tmp_path, "rev-parse", "HEAD")
-    assert environment._commit(package) == commit
+    assert preparation._commit(package) == commit
     (tmp_path / "untracked").write_text("")
-    assert environment._commit(package) == commit
+    assert preparation._commit(package) == commit
     (package / "__init__.py").write_text("changed")
-    assert environment._commit(package) == f"{commit}+"
+    assert preparation._commit(package) == f"{commit}+"
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def test_the_commit_is_that_of_the_source(tmp_path):
     ],
 )
 def test_the_commit_is_not_that_of_a_repository_around_the_package(tmp_path, package, project):
-    assert environment._commit(repository(tmp_path, package, project)) is None
+    assert preparation._commit(repository(tmp_path, package, project)) is None
 
 
 def test_the_commit_is_not_that_of_a_repository_around_the_source(tmp_path):
     package = repository(tmp_path / "around", "vendored/src/pdecnn")
     (tmp_path / "around" / "vendored" / "pyproject.toml").write_text('[project]\nname = "pdecnn"')
-    assert environment._commit(package) is None
+    assert preparation._commit(package) is None
     (tmp_path / "around" / "vendored" / ".git").mkdir()  # git itself would look further up
-    assert environment._commit(package) is None
+    assert preparation._commit(package) is None
 
 
 def test_the_commit_is_not_that_of_a_repository_that_git_was_told_of(tmp_path, monkeypatch):
@@ -97,7 +97,7 @@ def test_the_commit_is_not_that_of_a_repository_that_git_was_told_of(tmp_path, m
     repository(tmp_path / "other", project="thesis")
     git(tmp_path / "other", "commit", "--allow-empty", "--quiet", "--message", "y")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
-    assert environment._commit(package) == git(
+    assert preparation._commit(package) == git(
         tmp_path / "ours", "--git-dir=.git", "rev-parse", "HEAD"
     )
 
@@ -106,7 +106,7 @@ def test_asking_for_the_commit_writes_nothing_to_the_repository(tmp_path):
     package = repository(tmp_path)
     os.utime(package / "__init__.py", (1, 1))  # git would note that it has looked
     before = (tmp_path / ".git" / "index").read_bytes()
-    assert environment._commit(package)
+    assert preparation._commit(package)
     assert (tmp_path / ".git" / "index").read_bytes() == before
 
 
@@ -117,7 +117,7 @@ def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
         raise FileNotFoundError("git")
 
     monkeypatch.setattr(subprocess, "run", no_git)
-    assert environment._commit(package) is None
+    assert preparation._commit(package) is None
 
 
 def test_without_cpuinfo_there_is_still_a_name(monkeypatch):
@@ -125,7 +125,7 @@ def test_without_cpuinfo_there_is_still_a_name(monkeypatch):
         raise OSError
 
     monkeypatch.setattr("pathlib.Path.read_text", fail)
-    assert isinstance(environment._processor(), str)
+    assert isinstance(preparation._processor(), str)
 
 
 def test_devices_by_name():

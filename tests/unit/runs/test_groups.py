@@ -12,7 +12,7 @@ import pdecnn
 from pdecnn.data.registry import suggested_groups
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.runs.config import DataConfig, run_config_from_dict
-from pdecnn.runs.preparation import fit_network, read_splits
+from pdecnn.runs.preparation import read_own, read_splits
 from tests.runs import Recorder
 
 SMALL = {
@@ -175,10 +175,10 @@ def test_ordinary_names_suggest_nothing(tmp_path):
 
 
 def test_channels_come_from_the_files_and_stay_with_the_run(scenes):
-    config = fit_network(configure(scenes))
+    config = read_own(configure(scenes))[0]
     assert config.data.channels == config.network.in_channels == 1
     assert run_config_from_dict(config.to_dict()) == config
-    coloured = fit_network(configure(scenes, data__channels=3))
+    coloured = read_own(configure(scenes, data__channels=3))[0]
     assert coloured.network.in_channels == 3
     with pytest.raises(DataError, match=r"data\.channels is 5, but the files have 1; leave it out"):
         read_splits(configure(scenes, data__channels=5).data, 0)
@@ -196,8 +196,8 @@ def test_grey_images_are_read_in_colour_for_weights_that_take_it(scenes, caplog)
     caplog.set_level("INFO", logger="pdecnn")
 
     config = replace(configure(scenes), initial="hamiltonian_cifar10")
-    fitted = fit_network(config)
-    assert fitted.data.channels == fitted.network.in_channels == 3
+    fitted, splits = read_own(config)
+    assert fitted.data.channels == fitted.network.in_channels == splits.train.channels == 3
     assert (
         "images are read in colour, as the weights of hamiltonian_cifar10 take them" in caplog.text
     )

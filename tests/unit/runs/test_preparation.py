@@ -8,7 +8,7 @@ import torch
 
 import pdecnn
 from pdecnn.errors import ConfigError, DataError
-from pdecnn.runs.preparation import fit_network, make_network, read_splits
+from pdecnn.runs.preparation import make_network, read_own, read_splits
 from tests.image_folders import write_folder
 
 
@@ -29,36 +29,36 @@ def arrays(tmp_path):
 
 def test_published_data_changes_no_network():
     config = pdecnn.recipe("hamiltonian_cifar10")
-    assert fit_network(config) is config
+    assert read_own(config) == (config, None)
 
 
 def test_the_network_takes_channels_and_classes_of_the_data(arrays):
-    config = fit_network(configure("parabolic_signals", arrays))
+    config, splits = read_own(configure("parabolic_signals", arrays))
     assert (config.network.in_channels, config.network.num_classes) == (3, 5)
-    network = make_network(config, read_splits(config.data, 0).train)
+    network = make_network(config, splits.train)
     assert network.num_classes == 5
-    assert fit_network(config) == config
+    assert read_own(config)[0] == config
 
 
 def test_what_was_set_is_compared_not_replaced(arrays):
-    config = fit_network(configure("parabolic_signals", arrays, network__num_classes=7))
+    config, splits = read_own(configure("parabolic_signals", arrays, network__num_classes=7))
     assert config.network.num_classes == 7
     with pytest.raises(ConfigError, match="3 channels and 5 classes, the network 3 and 7"):
-        make_network(config, read_splits(config.data, 0).train)
+        make_network(config, splits.train)
 
 
 @pytest.mark.parametrize("size", [8, 24])
 def test_images_of_another_size_than_the_certified_one_are_refused_before_training(arrays, size):
-    config = fit_network(
+    config, splits = read_own(
         configure("parabolic_stable_signals", arrays, network__certified_size=[size])
     )
     with pytest.raises(ConfigError, match=rf"size \(16,\) .*certified_size=\({size},\); set"):
-        make_network(config, read_splits(config.data, 0).train)
+        make_network(config, splits.train)
 
 
 def test_the_data_set_is_standardised_channel_by_channel(arrays):
-    config = fit_network(configure("parabolic_signals", arrays))
-    train = read_splits(config.data, 0).train
+    config, splits = read_own(configure("parabolic_signals", arrays))
+    train = splits.train
     network = make_network(config, train)
     features = network.preprocess(train.images).double()
     assert torch.allclose(features.mean((0, 2)), torch.zeros(3).double(), atol=1e-5)
@@ -87,4 +87,10 @@ def test_a_given_validation_part_is_used_as_it_is(tmp_path):
 def test_missing_data_is_asked_for_before_anything_is_made():
     for recipe in ("parabolic_images", "parabolic_volumes"):
         with pytest.raises(DataError, match="pass --data"):
-            fit_network(pdecnn.recipe(recipe))
+            read_own(pdecnn.recipe(recipe))
+
+
+def test_a_folder_that_is_taken_is_told_before_data_is_read(tmp_path):
+    (tmp_path / "letter.txt").write_text("")
+    with pytest.raises(ConfigError, match="holds other files"):
+        pdecnn.train(configure("parabolic_images", tmp_path / "nothing"), output=tmp_path)

@@ -3,14 +3,15 @@
 import torch
 from PIL import Image
 
-from pdecnn.runs.previews import previews_in, write_preview
+from pdecnn.runs.runs import Run
 
 
 def test_small_images_are_whole_and_of_large_ones_the_middle_is_shown(tmp_path):
     grey = torch.zeros(1, 300, 40)
     grey[:, 22:278] = 1
-    write_preview(tmp_path / "figures", 7, [grey, grey.byte(), torch.rand(3, 300, 40)])
-    (path,) = previews_in(tmp_path / "figures").values()
+    run = Run(tmp_path, elsewhere=True)
+    run.write_preview(7, [grey, grey.byte(), torch.rand(3, 300, 40)])
+    (path,) = run.previews.values()
     with Image.open(path) as image:
         assert image.size == (3 * 40 + 2 * 4, 256)
         # Of zeros and ones: numbers are grey, whole numbers the colours of classes.
@@ -21,6 +22,6 @@ def test_small_images_are_whole_and_of_large_ones_the_middle_is_shown(tmp_path):
 def test_of_a_volume_the_slice_in_the_middle_is_shown(tmp_path):
     volume = torch.zeros(1, 5, 6, 3)
     volume[..., 1] = 1
-    write_preview(tmp_path / "figures", 12, [volume])
+    Run(tmp_path, elsewhere=True).write_preview(12, [volume])
     with Image.open(tmp_path / "figures" / "preview-epoch-0012.png") as image:
         assert image.getcolors() == [(30, (255,) * 3)]

@@ -21,7 +21,7 @@ from pdecnn.errors import BusyError, ConfigError, DataError
 from pdecnn.files import write_json
 from pdecnn.runs import queue
 from pdecnn.runs.config import differing_keys
-from pdecnn.runs.environment import cpu_threads
+from pdecnn.runs.preparation import cpu_threads
 from pdecnn.runs.queue import is_complete, run_queue
 from pdecnn.runs.runs import Run
 from tests.forks import Fork

@@ -13,7 +13,7 @@ from pdecnn.data.registry import NUM_TEST_IMAGES
 from pdecnn.errors import RankError
 from pdecnn.learning import tasks as tasks_module
 from pdecnn.runs import preparation, training
-from pdecnn.runs.environment import Interrupted, StopSignals
+from pdecnn.runs.preparation import Interrupted, StopSignals
 from pdecnn.runs.runs import Run
 from tests.forks import Fork
 from tests.runs import SOPHISTICATED, Recorder, environment, fingerprint, finish, small_config
@@ -188,7 +188,7 @@ def test_a_signal_in_the_final_test_ends_at_once_and_is_made_up_for(
 def test_promise_21_a_second_signal_exits_at_once(tmp_path):
     code = (
         "import os, signal\n"
-        "from pdecnn.runs.environment import StopSignals\n"
+        "from pdecnn.runs.preparation import StopSignals\n"
         "with StopSignals() as signals:\n"
         "    signals.deferred = True\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.cli.options import parse_assignments
+from pdecnn.cli.application import parse_assignments
 from pdecnn.data.sounds import pack_sounds
 from pdecnn.diagnostics.lipschitz import check_known
 from pdecnn.errors import ConfigError, DataError
