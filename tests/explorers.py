@@ -23,20 +23,22 @@ SIZES = {1: (20,), 2: (12, 10), 3: (6, 8, 8)}
 CLASS_NAMES = ("circle", "square", "<b>bold</b>")
 
 
-def make_subject(dynamics="hamiltonian", *, dimension=2, channels=3, dtype=torch.uint8, **settings):
+def make_subject(
+    dynamics="hamiltonian", *, dimension=2, in_channels=3, dtype=torch.uint8, **settings
+):
     """A network with random weights and six random test samples."""
     torch.manual_seed(0)
     size = SIZES[dimension]
     config = {"channels": (4, 6, 6), "num_steps": 3, "step_size": 0.5} | settings
     network = pdecnn.create_model(
         f"{dynamics}_digits",
-        in_channels=channels,
+        in_channels=in_channels,
         num_classes=len(CLASS_NAMES),
         dimension=dimension,
         **config,
     )
     network.preprocessing = pdecnn.Preprocessing(size=size, class_names=CLASS_NAMES)
-    shape = (6, channels, *size)
+    shape = (6, in_channels, *size)
     if dtype == torch.uint8:
         images = torch.randint(0, 256, shape, dtype=dtype)
     else:
@@ -67,9 +69,9 @@ def serving_subject(*arguments, **settings):
 
 
 @contextmanager
-def serving_together(*dynamics):
+def serving_together(*dynamics, **settings):
     """`serving` of several networks on the same samples."""
-    with serving(explore_together([make_subject(one) for one in dynamics])) as server:
+    with serving(explore_together([make_subject(one, **settings) for one in dynamics])) as server:
         yield server
 
 

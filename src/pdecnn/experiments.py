@@ -1,3 +1,3 @@
-"""What 0.1 called the room of runs."""
+"""What the room of runs was called shortly before 0.1.0."""
 
-raise ImportError("pdecnn.experiments is called pdecnn.runs since 0.2")
+raise ImportError("pdecnn.experiments is called pdecnn.runs")

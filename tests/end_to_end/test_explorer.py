@@ -276,7 +276,7 @@ def test_networks_of_different_depth_go_the_same_share_of_the_way(browser):
 
 def test_the_stable_network_is_said_never_to_expand(browser):
     stable = {"step_size": "stable", "normalization": "bias", "opening": "pad"}
-    stable |= {"connector": "bounded", "certified_size": (12, 10), "channels": 1}
+    stable |= {"connector": "bounded", "certified_size": (12, 10), "in_channels": 1}
     with (
         serving_subject("parabolic", **stable) as server,
         opened(browser, server) as page,
@@ -515,9 +515,28 @@ def test_small_screens_need_no_sideways_scrolling(browser, server, width):
         assert features["y"] < chosen["y"]
 
 
+def test_a_phone_shows_the_whole_state_at_once(browser):
+    """Both components, and what chooses the picture and plays it, without scrolling."""
+    width, height = 390, 844
+    with (
+        serving_together("hamiltonian", "parabolic", channels=(32, 32, 32)) as server,
+        opened(browser, server, viewport={"width": width, "height": height}) as page,
+    ):
+        buttons = ["#examples button >> nth=5", "#number", "[for=file]", "#play", "#reverse"]
+        features = [f"#components figure:nth-child({k}) > canvas" for k in (1, 2)]
+        for one in (*buttons, "#time", *features, "#components-1 figure"):
+            box = page.locator(one).bounding_box()
+            assert box["x"] >= 0, one
+            assert box["x"] + box["width"] <= width, one
+            # Of the second network at least the beginning.
+            ends = box["y"] + (0 if one.startswith("#components-1") else box["height"])
+            assert ends <= height, one
+        assert page.inner_text("article:nth-child(2) .features h2") == "Features of parabolic"
+
+
 @pytest.mark.parametrize("dimension", [1, 3])
 def test_signals_and_volumes(browser, dimension):
-    settings = {"dimension": dimension, "channels": 1, "dtype": torch.float32}
+    settings = {"dimension": dimension, "in_channels": 1, "dtype": torch.float32}
     with serving_subject("second_order", **settings) as server, opened(browser, server) as page:
         assert page.locator("#drop").is_hidden()
         first = pictures(page)

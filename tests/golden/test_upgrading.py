@@ -9,7 +9,7 @@ import torch
 import pdecnn
 from pdecnn.diagnostics import measure_robustness
 from pdecnn.errors import ConfigError
-from pdecnn.learning import evaluate_network
+from pdecnn.learning import Trainer, evaluate_network
 from pdecnn.runs.config import REMOVED
 
 PAGE = (Path(__file__).parents[2] / "docs" / "upgrading.md").read_text()
@@ -30,6 +30,10 @@ REFUSED = {
     "ProjectedSGD(network=": (
         lambda: pdecnn.ProjectedSGD(network=NETWORK, learning_rate=0.1),
         "module",
+    ),
+    "Trainer(note=": (
+        lambda: Trainer(NETWORK, None, note=print),
+        "the logger pdecnn",
     ),
     "evaluate_network(ranks=": (
         lambda: evaluate_network(NETWORK, None, ranks=None),

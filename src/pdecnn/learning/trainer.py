@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pdecnn.checks import formerly
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages, training_batches
 from pdecnn.data.patches import AbstractPatches
@@ -68,6 +69,7 @@ class Trainer:
     Without `validation` no epoch is selected: the last one counts as the best.
     """
 
+    @formerly(note="read the logger pdecnn")
     def __init__(
         self,
         network: Network,

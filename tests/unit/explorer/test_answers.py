@@ -178,7 +178,7 @@ def test_two_networks_see_the_same_pictures():
 
 def test_networks_of_other_inputs_are_not_put_beside_each_other():
     with pytest.raises(ConfigError, match=r"3 channel\(s\) and parabolic images .* 1 channel"):
-        explore_together([make_subject(), make_subject("parabolic", channels=1)])
+        explore_together([make_subject(), make_subject("parabolic", in_channels=1)])
 
 
 def test_a_trajectory_is_computed_once(explorer, monkeypatch):
@@ -250,7 +250,7 @@ def test_unknown_places_are_refused(explorer):
 def test_with_stable_steps_no_distance_of_two_trajectories_grows(amount):
     subject = make_subject(
         "parabolic",
-        channels=1,
+        in_channels=1,
         step_size="stable",
         normalization="bias",
         opening="pad",

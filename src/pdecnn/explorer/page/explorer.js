@@ -93,6 +93,7 @@ class Network {
     const made = at("network").content.cloneNode(true);
     // The first network has the plain names, so that a page of one reads simply.
     made.querySelectorAll("[id]").forEach((one) => { if (index) one.id += `-${index}`; });
+    made.querySelectorAll(".of").forEach((one) => { one.textContent = `of ${facts.name}`; });
     at("networks").append(made);
     const noisy = facts.symbol.replace(/[YZ]/g, "$&\u0303");
     this.at("name").textContent = `${facts.name}: ${facts.blocks.length} blocks, ${facts.num_weights.toLocaleString("en")} weights`;

@@ -3,6 +3,7 @@
 const LEVELS = 254;
 const GAP = 4;
 const WIDE = 800;
+const onPhone = matchMedia("(max-width: 30rem)");
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
@@ -104,7 +105,7 @@ export function drawInput(canvas, picture) {
 function tileSize(picture) {
   const [channels, height, width] = picture.shape;
   if (picture.shape.length === 2) return channels > 32 ? [90, 45] : [130, 65];
-  const wanted = channels > 64 ? 44 : channels > 32 ? 54 : channels > 8 ? 70 : 100;
+  const wanted = (channels > 64 ? 44 : channels > 32 ? 54 : channels > 8 ? 70 : 100) * (onPhone.matches ? 0.5 : 1);
   return [wanted, (wanted * height) / width];
 }
 
