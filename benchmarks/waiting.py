@@ -26,7 +26,7 @@ from pdecnn.explorer.answers import Explorer
 from pdecnn.explorer.subject import open_subject
 from pdecnn.files import write_atomically, write_json
 from pdecnn.runs.preparation import describe_environment
-from tests.browser import ARGUMENTS, NAMES
+from tests.browser import ARGUMENTS, CHROMIUM
 from tests.explorers import serving
 
 NUM_IMPORTS, NUM_ROUNDS = 7, 5
@@ -108,9 +108,9 @@ def run(arguments: list[str], folder: Path) -> float:
 
 def slider_moves() -> list[dict[str, Any]]:
     """From the key to the picture, for 32 x 32 pixels; of each frame the quickest of its moves."""
-    path = next(filter(None, map(shutil.which, NAMES)), None)
+    path = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if path is None:
-        print(f"the slider is not timed: no {NAMES[0]}", file=sys.stderr)
+        print(f"the slider is not timed: no {CHROMIUM[0]}", file=sys.stderr)
         return []
     from playwright.sync_api import sync_playwright
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
-from pdecnn.runs.environment import Interrupted
+from pdecnn.runs.preparation import Interrupted
 from safetensors.torch import load_file
 
 import pdecnn
