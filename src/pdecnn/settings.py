@@ -5,8 +5,8 @@ from dataclasses import MISSING, Field, field, fields
 from functools import cache
 from inspect import cleandoc
 from math import inf
-from types import NoneType, UnionType
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin
+from types import GenericAlias, NoneType, UnionType
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, Union, get_args, get_origin
 
 from pdecnn.checks import LARGEST_COUNT, is_count, is_finite_number
 from pdecnn.errors import ConfigError, unknown_name
@@ -23,8 +23,9 @@ def setting(
 ) -> Any:
     """A field of `Settings`: its default, what it means, and which values it may have.
 
-    `allowed` is an interval of numbers such as '[0, 1)', or the names there are; it holds for each
-    entry of a list. `kind` is what an unknown name is called, the field's own name if None.
+    `allowed` is an interval of numbers such as '[0, 1)', or the names there are where no `Literal`
+    says them; it holds for each entry of a list. `kind` is what an unknown name is called, the
+    field's own name if None.
     """
     return field(default=default, metadata={"meaning": meaning, "allowed": allowed, "kind": kind})
 
@@ -80,6 +81,29 @@ def documented(cls: Class) -> Class:
     return cls
 
 
+def allowed_values(entry: "Field[Any]") -> str | Collection[str] | None:
+    """The interval of numbers or the names that a setting may have; None: any of its type."""
+    hints = _alternatives(entry.type)
+    hints = tuple(get_args(hint)[0] if get_origin(hint) is tuple else hint for hint in hints)
+    names = [name for hint in hints if get_origin(hint) is Literal for name in get_args(hint)]
+    return names or entry.metadata.get("allowed")
+
+
+def value_types(hint: Any) -> tuple[Any, ...]:
+    """The types of which a value may be one; names, `Literal`s, are text."""
+    return tuple(map(_without_names, _alternatives(hint)))
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _without_names(hint: Any) -> Any:
+    if get_origin(hint) is tuple:
+        return GenericAlias(tuple, (_without_names(get_args(hint)[0]), ...))
+    return str if get_origin(hint) is Literal else hint
+
+
 class Interval(NamedTuple):
     """The numbers that a setting may have."""
 
@@ -109,7 +133,7 @@ def _fields(settings: Any) -> "tuple[Field[Any], ...]":
 
 def _checked(entry: "Field[Any]", value: object, settings: Settings) -> Any:
     """The value of a field, or a ConfigError that names it."""
-    name, kinds = f"{settings.prefix}{entry.name}", _options(entry.type)
+    name, kinds = f"{settings.prefix}{entry.name}", value_types(entry.type)
     if value is None and NoneType in kinds:
         return None
     several = [get_args(kind)[0] for kind in kinds if get_origin(kind) is tuple]
@@ -129,12 +153,8 @@ def _checked(entry: "Field[Any]", value: object, settings: Settings) -> Any:
     return tuple(_checked_one(name, part, several[0], entry) for part in value)
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
-
-
 def _checked_one(name: str, value: object, hint: Any, entry: "Field[Any]") -> Any:
-    allowed = entry.metadata.get("allowed")
+    allowed: Any = allowed_values(entry)
     if hint is bool:
         if not isinstance(value, bool):
             raise ConfigError(f"{name} must be true or false, found {value!r}")
@@ -149,7 +169,7 @@ def _checked_one(name: str, value: object, hint: Any, entry: "Field[Any]") -> An
 
 
 def _checked_word(name: str, value: object, entry: "Field[Any]") -> object:
-    words = entry.metadata["allowed"]
+    words = allowed_values(entry) or ()
     if not isinstance(value, str):
         said = " or ".join(map(repr, words))
         raise ConfigError(f"{name} must be true, false or {said}, found {value!r}")

@@ -1,7 +1,7 @@
 """What a trained network does and why: diagnosis, report, attack, certificate, explorer."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -20,6 +20,9 @@ from pdecnn.cli.options import (
     split_names,
     warn,
 )
+
+if TYPE_CHECKING:
+    from pdecnn.diagnostics.attacks import Norm
 
 
 def _beside(run: Path) -> Path:
@@ -141,7 +144,7 @@ def attack(
     found = diagnosis.attack(
         run,
         epsilons=diagnosis.EPSILONS if epsilons is None else epsilons,
-        norm=norm,
+        norm=cast("Norm", norm),
         methods=split_names("--method", methods) or METHODS,
         restarts=restarts,
         num_steps=steps,

@@ -13,9 +13,13 @@ from pdecnn.cli.options import (
     RunArgument,
     SetOption,
     WeightsOption,
+    choice,
     parse_assignments,
     print_json,
 )
+from pdecnn.networks.multilevel import Interpolation, MeshMethod
+from pdecnn.runs.environment import Device
+from pdecnn.runs.runs import Weights
 
 SpaceOption = Annotated[
     int, typer.Option("--space", metavar="FACTOR", help="How many times in space.")
@@ -24,7 +28,7 @@ TimeOption = Annotated[
     int, typer.Option("--time", metavar="FACTOR", help="How many times in time, to the same end.")
 ]
 InterpolationOption = Annotated[
-    str, typer.Option("--interpolation", help="Weights in time: constant or linear.")
+    Interpolation, choice("--interpolation", "Weights in time: constant or linear.")
 ]
 EvaluateOption = Annotated[
     bool, typer.Option("--evaluate", help="Measure accuracy and speed beside the original's.")
@@ -40,7 +44,7 @@ def coarsen(
     space: SpaceOption = 1,
     time: TimeOption = 1,
     method: Annotated[
-        str, typer.Option("--method", help="Stencils: rediscretize or galerkin.")
+        MeshMethod, choice("--method", "Stencils: rediscretize or galerkin.")
     ] = "rediscretize",
     interpolation: InterpolationOption = "constant",
     evaluate: EvaluateOption = False,
@@ -104,9 +108,9 @@ def _show_level(
     original: Path,
     evaluate: bool,
     *,
-    weights: str,
+    weights: Weights,
     data: Path | None,
-    device: str,
+    device: Device,
     as_json: bool,
 ) -> None:
     from pdecnn.reports.terminal import print_level

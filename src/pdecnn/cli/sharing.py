@@ -1,12 +1,16 @@
 """A network as one file, and lists of what there is."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pdecnn.cli.options import DebugOption, JsonOption, WeightsOption, print_json
+from pdecnn.cli.options import DebugOption, JsonOption, WeightsOption, choice, print_json
 from pdecnn.errors import ConfigError
+from pdecnn.networks.preprocessing import Pixels
+
+if TYPE_CHECKING:
+    from pdecnn.runs.export import Kind
 
 
 def export(
@@ -25,10 +29,8 @@ def export(
         typer.Option("--torch-export", metavar="FILE", help="Write torch.export's FILE.pt2."),
     ] = None,
     pixels: Annotated[
-        str | None,
-        typer.Option(
-            "--pixels", help="What it takes: uint8, or float32 in [0, 1]; as in training if none."
-        ),
+        Pixels | None,
+        choice("--pixels", "What it takes: uint8, or float32 in [0, 1]; as in training if none."),
     ] = None,
     weights: WeightsOption = "best",
     as_json: JsonOption = False,
@@ -38,7 +40,7 @@ def export(
     del debug
     from pdecnn.runs import export as exporting
 
-    files = {"onnx": onnx, "torch-export": torch_export}
+    files: dict[Kind, Path | None] = {"onnx": onnx, "torch-export": torch_export}
     given = [(kind, file) for kind, file in files.items() if file is not None]
     if len(given) != 1:
         raise ConfigError("pass one of --onnx FILE and --torch-export FILE")

@@ -18,12 +18,14 @@ from pdecnn.cli.options import (
     QuietOption,
     SetOption,
     WeightsOption,
+    choice,
     print_json,
     process_rank,
     shown_training,
     split_names,
     warn,
 )
+from pdecnn.runs.evaluation import Split
 
 
 def train(
@@ -109,7 +111,7 @@ def train(
 def evaluate(
     run: NetworkArgument,
     data: DataOption = None,
-    split: Annotated[str, typer.Option("--split", help="test, validation or train.")] = "test",
+    split: Annotated[Split, choice("--split", "test, validation or train.")] = "test",
     noise: Annotated[
         float | None,
         typer.Option("--noise", help="Of a denoiser: the noise to measure with, of 255."),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import cast
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import AbstractReversibleIntegrator, State
 
-PERTURBATIONS = ("random", "noise", "worst")
+Perturbation = Literal["random", "noise", "worst"]
+PERTURBATIONS: tuple[Perturbation, ...] = get_args(Perturbation)
 MOST_DEPTHS = 16
 """Deeper blocks are measured at so many depths: to measure all takes time like their square."""
 _CONVERGED = 1e-6
@@ -53,7 +54,7 @@ def measure_growth(
     block: Block,
     features: Tensor,
     *,
-    perturbation: str = "worst",
+    perturbation: Perturbation = "worst",
     backward: bool = False,
     noise_size: float = 0.1,
     num_draws: int = 4,

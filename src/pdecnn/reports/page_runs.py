@@ -15,6 +15,7 @@ from pdecnn.reports.certificate import read_certificate
 from pdecnn.reports.recorded import read_metrics, read_seconds, read_summary
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
+from pdecnn.runs.environment import Device
 from pdecnn.runs.evaluation import Examination, examine
 from pdecnn.runs.preparation import refuse_without_classes
 from pdecnn.runs.runs import (
@@ -22,6 +23,7 @@ from pdecnn.runs.runs import (
     TIME_LIMIT,
     WEIGHTS,
     Run,
+    Weights,
 )
 
 
@@ -42,7 +44,7 @@ class PageRun:
     """Where it ran; empty if that is not known."""
     seconds: float | None
     num_ranks: int
-    weights: str
+    weights: Weights
     examination: Examination | None
     """None: it has no such weights, or they are no numbers."""
     notice: str | None
@@ -111,8 +113,8 @@ def read_page_runs(
     folders: Sequence[Path],
     *,
     data: Sequence[Path] = (),
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
     num_images: int = 12,
     diagnosis: bool = True,
     say: Callable[[str], None] = lambda text: None,
@@ -180,7 +182,7 @@ def _examined(run: Run, where: dict[str, Any]) -> dict[str, Any]:
         return {"notice": str(error)}
 
 
-def _without_diagnosis(weights: str) -> dict[str, Any]:
+def _without_diagnosis(weights: Weights) -> dict[str, Any]:
     missing = f"The run holds no {weights} weights, so that there is nothing to diagnose."
     return {"diagnosis": None, "diagnosis_missing": missing}
 

@@ -5,7 +5,7 @@ import re
 import tomllib
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType
 from typing import Any, get_args, get_origin
 
 from pdecnn.checks import is_count, is_finite_number
@@ -14,11 +14,11 @@ from pdecnn.learning.tasks import TaskConfig
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.pde.activations import list_activations
-from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.integrators import INTEGRATORS
 from pdecnn.pde.layers import LAYERS
 from pdecnn.runs.data_config import DataConfig as DataConfig
+from pdecnn.settings import allowed_values, value_types
 
 FORMAT_VERSION = 3
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
@@ -270,16 +270,15 @@ def describe_settings(config: RunConfig | None = None) -> dict[str, dict[str, An
         "layer": [layer.name for layer in LAYERS],
         "integrator": [integrator.name for integrator in INTEGRATORS],
         "activation": list_activations(),
-        "backprop": list(BACKPROP_MODES),
     }
     found: dict[str, dict[str, Any]] = {}
     for group, cls in _CLASSES.items():
         for entry in fields(cls):
-            required, allowed = entry.default is MISSING, entry.metadata["allowed"]
+            required, allowed = entry.default is MISSING, allowed_values(entry)
             if group == "network":
                 allowed = names.get(entry.name, allowed)
-            elif entry.type == bool | str:
-                allowed = ("true", "false", *allowed)
+            elif value_types(entry.type) == (bool, str):
+                allowed = ("true", "false", *(allowed or ()))
             found[f"{group}.{entry.name}"] = {
                 "type": _type_words(_hint(group, entry.name)),
                 "default": None if required else _json_value(entry.default),
@@ -303,7 +302,7 @@ def describe_settings(config: RunConfig | None = None) -> dict[str, dict[str, An
 
 
 def _type_words(hint: Any) -> str:
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    options = value_types(hint)
     words = ["none" if option is NoneType else _describe(option) for option in options]
     return " or ".join(word.removeprefix("a ") for word in words)
 
@@ -364,7 +363,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def convert(value: Any, hint: Any, key: str) -> Any:
     """The value as the type of its field; a ConfigError names the key where it is not one."""
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    options = value_types(hint)
     if NoneType in options and (value is None or value == "none"):
         return None
     # A single number will do as a list of one, and names need no quotes: opening,blocks.

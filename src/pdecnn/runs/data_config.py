@@ -3,15 +3,16 @@
 import re
 from dataclasses import dataclass, fields
 from math import isqrt
+from typing import Literal
 
-from pdecnn.data.augmentation import ALTERNATE, Augmentation
+from pdecnn.data.augmentation import ALTERNATE, Augmentation, PaddingMode
 from pdecnn.data.image_file import MAX_PIXELS
 from pdecnn.data.patches import LEFT_RIGHT, AbstractPatches, LabelledPatches, NoisyPatches
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
 from pdecnn.data.sound_file import HIGHEST_RATE
 from pdecnn.data.sounds import SoundSettings
 from pdecnn.errors import ConfigError, quoted
-from pdecnn.networks.preprocessing import STANDARDIZATIONS
+from pdecnn.networks.preprocessing import Standardization
 from pdecnn.settings import Settings, documented, same_setting, setting
 
 _OF_SOUNDS = (
@@ -89,22 +90,21 @@ class DataConfig(Settings):
         "count as much as low ones; 0.95 is usual for speech.",
         "[0, 1]",
     )
-    flip: bool | str = setting(
+    flip: bool | Literal["alternate", "left_right"] = setting(
         True,
         "Whether images are mirrored at random; 'alternate': every image in every other epoch; "
         "'left_right': along one axis only, the first of volumes and the last of images.",
-        (ALTERNATE, LEFT_RIGHT),
     )
     padding: float = same_setting(Augmentation, "padding")
-    padding_mode: str = same_setting(Augmentation, "padding_mode")
+    padding_mode: PaddingMode = same_setting(Augmentation, "padding_mode")
     cutout: int = same_setting(Augmentation, "cutout")
     trivial_augment: bool = same_setting(Augmentation, "trivial_augment")
     speed: tuple[float, ...] | None = same_setting(Augmentation, "speed")
     gain: float = same_setting(Augmentation, "gain")
     colour: float = same_setting(Augmentation, "colour")
     hiss: float = same_setting(Augmentation, "hiss")
-    standardize: str = setting(
-        "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
+    standardize: Standardization = setting(
+        "image", "'image', 'dataset', 'mean' or 'none'.", kind="standardization"
     )
     patch: int | tuple[int, ...] | None = setting(
         None,

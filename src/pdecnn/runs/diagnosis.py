@@ -10,7 +10,7 @@ import torch
 from pdecnn.checks import check_count
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
-from pdecnn.diagnostics.attacks import NORMS
+from pdecnn.diagnostics.attacks import NORMS, Norm
 from pdecnn.diagnostics.certificate import lipschitz_factors
 from pdecnn.diagnostics.corruptions import CorruptionResult, measure_corruptions
 from pdecnn.diagnostics.diagnosis import BlockDiagnosis, diagnose_network
@@ -21,15 +21,16 @@ from pdecnn.diagnostics.robustness import (
     NUM_STEPS,
     RESTARTS,
     AttackedImages,
+    AttackMethod,
     AttackResult,
     measure_robustness,
 )
 from pdecnn.errors import ConfigError, DivergedError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
-from pdecnn.runs.environment import cpu_threads, resolve_device
+from pdecnn.runs.environment import Device, cpu_threads, resolve_device
 from pdecnn.runs.evaluation import open_run, read_run
-from pdecnn.runs.runs import Run
+from pdecnn.runs.runs import Run, Weights
 
 NUM_IMAGES = 8
 """Images at which a diagnosis is made."""
@@ -134,8 +135,8 @@ def diagnose(
     run: str | Path | Run,
     *,
     data: str | Path | None = None,
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
     say: Callable[[str], None] = _say_nothing,
 ) -> Diagnosis:
     """Stability, energy, reversibility and learned PDE of a run's blocks, at test images.
@@ -170,14 +171,14 @@ def attack(
     run: str | Path | Run,
     *,
     epsilons: Sequence[float] = EPSILONS,
-    norm: str = "linf",
-    methods: Sequence[str] = METHODS,
+    norm: Norm = "linf",
+    methods: Sequence[AttackMethod] = METHODS,
     restarts: int = RESTARTS,
     num_steps: int = NUM_STEPS,
     seed: int = 0,
     data: str | Path | None = None,
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
     num_images: int | None = None,
     say: Callable[[str], None] = _say_nothing,
 ) -> AttackReport:

@@ -14,14 +14,15 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from pdecnn.errors import ConfigError, RankError
 from pdecnn.learning.distributed import local_rank, num_ranks
 
-DEVICES = ("auto", "cpu", "cuda", "mps")
+Device = Literal["auto", "cpu", "cuda", "mps"] | str
+"""Also one of several, such as cuda:1."""
 QUEUED = "PDECNN_QUEUED"
 """In the environment of a run of a queue: it speaks in notes alone, and ends with its input."""
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -58,7 +59,7 @@ def _named_device(name: str) -> torch.device:
         return torch.device(next(kind for kind, there in available.items() if there))
     kind = name.partition(":")[0]
     if kind not in available:
-        raise ConfigError(f"unknown device {name!r} (known: {', '.join(DEVICES)})")
+        raise ConfigError(f"unknown device {name!r} (known: auto, {', '.join(available)})")
     if not available[kind]:
         raise ConfigError(f"device {name!r} is not available here; use --device auto or cpu")
     try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -44,18 +44,19 @@ from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import PUBLISHED_WEIGHTS, published_name, take_weights
 from pdecnn.runs.config import RunConfig
-from pdecnn.runs.environment import resolve_device
+from pdecnn.runs.environment import Device, resolve_device
 from pdecnn.runs.preparation import make_run_task, read_splits, refuse_without_classes
 from pdecnn.runs.recipes import recipe
-from pdecnn.runs.runs import Run
+from pdecnn.runs.runs import Run, Weights
 
 log = logging.getLogger(__name__)
-SPLITS = ("test", "validation", "train")
+Split = Literal["test", "validation", "train"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 SHOWN_IMAGES = "shown images"
 """What draws the test images that people see: the same ones for every run on a data set."""
 
 
-def load(path: str | Path, weights: str = "best") -> Network:
+def load(path: str | Path, weights: Weights = "best") -> Network:
     """The trained network of a run directory or `save_pretrained` folder, in evaluation mode.
 
     The name of a model with published weights will do where no path is called so.
@@ -63,7 +64,7 @@ def load(path: str | Path, weights: str = "best") -> Network:
     return _read(Path(path), weights).eval()
 
 
-def _read(path: Path, weights: str = "best") -> Network:
+def _read(path: Path, weights: Weights = "best") -> Network:
     name = published_name(path)
     if name is not None:
         return read_weights(PublishedRun(name), weights)
@@ -83,7 +84,7 @@ class PublishedRun(Run):
         """That of the recipe of the same name."""
         return recipe(str(self.folder))
 
-    def weights(self, which: str = "best") -> Path:
+    def weights(self, which: Weights = "best") -> Path:
         """Where they are."""
         if which != "best":
             raise ConfigError(f"{self.folder} has its published weights only; leave out --weights")
@@ -98,7 +99,7 @@ def open_run(run: str | Path | Run) -> Run:
     return Run(run) if name is None else PublishedRun(name)
 
 
-def read_weights(run: Run, which: str = "best") -> Network:
+def read_weights(run: Run, which: Weights = "best") -> Network:
     """The network of a run with its best or last weights, which it may be training meanwhile."""
     while True:
         folder = run.weights(which)
@@ -150,9 +151,9 @@ def evaluate(
     run: str | Path | Run,
     *,
     data: str | Path | None = None,
-    split: str = "test",
-    weights: str = "best",
-    device: str = "auto",
+    split: Split = "test",
+    weights: Weights = "best",
+    device: Device = "auto",
     noise: float | None = None,
 ) -> dict[str, Any]:
     """The figures of a run on its test, validation or training images, as its task has them.
@@ -185,8 +186,8 @@ def read_run(
     run: Run,
     data: str | Path | None,
     *,
-    split: str = "test",
-    weights: str = "best",
+    split: Split = "test",
+    weights: Weights = "best",
     finite: bool = True,
     any_task: bool = False,
 ) -> tuple[Network, ImageSet, TrainingConfig]:
@@ -221,8 +222,8 @@ def predict(
     images: Sequence[str | Path] | Tensor | npt.NDArray[Any],
     *,
     top: int = 3,
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
 ) -> list[dict[str, Any]]:
     """The most probable classes, by name: one entry per image, or per sample of an array.
 
@@ -258,7 +259,7 @@ def predict(
     return results
 
 
-def _ready(run: str | Path, weights: str, device: str) -> Network:
+def _ready(run: str | Path, weights: Weights, device: Device) -> Network:
     network = load(run, weights).to(resolve_device(device))
     refuse_nonfinite(network, Path(run))
     return network
@@ -270,8 +271,8 @@ def predict_images(
     output: str | Path,
     *,
     force: bool = False,
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
 ) -> list[dict[str, Any]]:
     """Write what a network makes of each pixel of files: images, or the numbers of classes.
 
@@ -427,8 +428,8 @@ def examine(
     run: str | Path | Run,
     *,
     data: str | Path | None = None,
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
 ) -> Examination:
     """Score all test images and keep what the network says of each."""
     where = resolve_device(device)

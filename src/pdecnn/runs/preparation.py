@@ -19,7 +19,7 @@ from pdecnn.errors import ConfigError, DataError
 from pdecnn.learning.tasks import AbstractTask, make_task
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network
-from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.preprocessing import Pixels, Preprocessing
 from pdecnn.networks.pretrained import CONFIG
 from pdecnn.networks.registry import list_models, model_config
 from pdecnn.pde.convolution import SUBJECTS
@@ -235,7 +235,7 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
         mean, std = channel_statistics(train)
     if config.standardize == "mean":
         std = None
-    pixels = "uint8" if train.dtype == torch.uint8 else "float32"
+    pixels: Pixels = "uint8" if train.dtype == torch.uint8 else "float32"
     if train.sizes is not None:  # pictures, which stay as large as they are
         return Preprocessing(
             standardize=config.standardize,

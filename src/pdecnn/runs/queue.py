@@ -21,6 +21,7 @@ from pdecnn.files import read_bytes, write_json
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.environment import (
     QUEUED,
+    Device,
     Interrupted,
     StopSignals,
     cpu_threads,
@@ -47,7 +48,7 @@ def run_queue(
     runs: dict[str, RunConfig],
     folder: Path,
     *,
-    device: str = "auto",
+    device: Device = "auto",
     num_parallel: int | None = None,
 ) -> dict[str, str]:
     """Bring each run to its end in `folder/name` and return what went wrong, by name.
