@@ -9,15 +9,17 @@ from functools import cache, wraps
 from inspect import cleandoc
 from math import inf, isfinite
 from numbers import Integral, Real
-from types import NoneType, UnionType
+from types import GenericAlias, NoneType, UnionType
 from typing import (
     Any,
     ClassVar,
+    Literal,
     NamedTuple,
     ParamSpec,
     Self,
     TypeGuard,
     TypeVar,
+    Union,
     get_args,
     get_origin,
 )
@@ -43,8 +45,9 @@ def setting(
 ) -> Any:
     """A field of `Settings`: its default, what it means, and which values it may have.
 
-    `allowed` is an interval of numbers such as '[0, 1)', or the names there are; it holds for each
-    entry of a list. `kind` is what an unknown name is called, the field's own name if None.
+    `allowed` is an interval of numbers such as '[0, 1)', or the names there are where no `Literal`
+    says them; it holds for each entry of a list. `kind` is what an unknown name is called, the
+    field's own name if None.
     """
     return field(default=default, metadata={"meaning": meaning, "allowed": allowed, "kind": kind})
 
@@ -100,6 +103,29 @@ def documented(cls: Class) -> Class:
     return cls
 
 
+def allowed_values(entry: "Field[Any]") -> str | Collection[str] | None:
+    """The interval of numbers or the names that a setting may have; None: any of its type."""
+    hints = _alternatives(entry.type)
+    hints = tuple(get_args(hint)[0] if get_origin(hint) is tuple else hint for hint in hints)
+    names = [name for hint in hints if get_origin(hint) is Literal for name in get_args(hint)]
+    return names or entry.metadata.get("allowed")
+
+
+def value_types(hint: Any) -> tuple[Any, ...]:
+    """The types of which a value may be one; names, `Literal`s, are text."""
+    return tuple(map(_without_names, _alternatives(hint)))
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _without_names(hint: Any) -> Any:
+    if get_origin(hint) is tuple:
+        return GenericAlias(tuple, (_without_names(get_args(hint)[0]), ...))
+    return str if get_origin(hint) is Literal else hint
+
+
 class Interval(NamedTuple):
     """The numbers that a setting may have."""
 
@@ -129,7 +155,7 @@ def _fields(settings: Any) -> "tuple[Field[Any], ...]":
 
 def _checked(entry: "Field[Any]", value: object, settings: Settings) -> Any:
     """The value of a field, or a ConfigError that names it."""
-    name, kinds = f"{settings.prefix}{entry.name}", _options(entry.type)
+    name, kinds = f"{settings.prefix}{entry.name}", value_types(entry.type)
     if value is None and NoneType in kinds:
         return None
     several = [get_args(kind)[0] for kind in kinds if get_origin(kind) is tuple]
@@ -149,12 +175,8 @@ def _checked(entry: "Field[Any]", value: object, settings: Settings) -> Any:
     return tuple(_checked_one(name, part, several[0], entry) for part in value)
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
-
-
 def _checked_one(name: str, value: object, hint: Any, entry: "Field[Any]") -> Any:
-    allowed = entry.metadata.get("allowed")
+    allowed: Any = allowed_values(entry)
     if hint is bool:
         if not isinstance(value, bool):
             raise ConfigError(f"{name} must be true or false, found {value!r}")
@@ -169,7 +191,7 @@ def _checked_one(name: str, value: object, hint: Any, entry: "Field[Any]") -> An
 
 
 def _checked_word(name: str, value: object, entry: "Field[Any]") -> object:
-    words = entry.metadata["allowed"]
+    words = allowed_values(entry) or ()
     if not isinstance(value, str):
         said = " or ".join(map(repr, words))
         raise ConfigError(f"{name} must be true, false or {said}, found {value!r}")

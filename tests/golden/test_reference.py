@@ -5,7 +5,9 @@ import inspect
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
+import pdecnn
 from pdecnn.cli.application import EXIT_CODES
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -43,6 +45,26 @@ def test_every_public_name_is_in_the_reference():
         # What pdecnn itself offers is documented there.
         wanted |= {(module, name) for name in public(module) - own}
     assert set(documented()) == wanted
+
+
+OPEN = {"integrator", "layer", "activation", "pattern", "output", "purpose"}
+"""Words of any kind: what is registered, patterns, files."""
+
+
+def test_a_word_with_a_default_has_the_accepted_words_as_type():
+    """Which the reference then shows."""
+    words = [
+        (name, parameter)
+        for name in public("pdecnn")
+        if callable(getattr(pdecnn, name)) and not name.endswith("Error")
+        for parameter in inspect.signature(getattr(pdecnn, name)).parameters.values()
+        if isinstance(parameter.default, str) and parameter.name not in OPEN
+    ]
+    assert len(words) > 40
+    for name, parameter in words:
+        options = (parameter.annotation, *get_args(parameter.annotation))
+        accepted = [get_args(one) for one in options if get_origin(one) is Literal]
+        assert any(parameter.default in several for several in accepted), f"{name}: {parameter}"
 
 
 def test_every_exit_code_is_in_the_reference_of_the_command_line():

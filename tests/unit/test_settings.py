@@ -3,7 +3,7 @@
 import json
 import math
 from dataclasses import MISSING, dataclass, fields
-from types import NoneType, UnionType
+from types import NoneType
 from typing import get_args, get_origin
 
 import numpy
@@ -14,7 +14,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.learning import TrainingConfig
 from pdecnn.networks import NetworkConfig, Preprocessing
 from pdecnn.runs.config import DataConfig
-from pdecnn.settings import Settings, interval, setting
+from pdecnn.settings import Settings, allowed_values, interval, setting, value_types
 
 NEEDED = {
     NetworkConfig: {"channels": (4, 8)},
@@ -32,19 +32,17 @@ ENTRIES = [
 ]
 
 
-def options(entry):
-    return get_args(entry.type) if isinstance(entry.type, UnionType) else (entry.type,)
-
-
 def kinds(entry):
     """The types of a value and of the entries of a list."""
-    return {get_args(o)[0] if get_origin(o) is tuple else o for o in options(entry)} - {NoneType}
+    return {get_args(o)[0] if get_origin(o) is tuple else o for o in value_types(entry.type)} - {
+        NoneType
+    }
 
 
 def wrong_values(entry):
     """What the declaration of a setting does not allow."""
-    allowed, kind = entry.metadata["allowed"], kinds(entry)
-    wrong = [] if NoneType in options(entry) else [None]
+    allowed, kind = allowed_values(entry), kinds(entry)
+    wrong = [] if NoneType in value_types(entry.type) else [None]
     if kind == {bool}:
         wrong += [0, 1, "true", [], math.nan]
     elif kind <= {int, float}:
@@ -59,7 +57,7 @@ def wrong_values(entry):
         wrong += [3, True, 0.5, {}, math.nan, b"tv", "no such name"]
     elif kind == {str}:
         wrong += [3, True, 0.5, {}, math.nan]
-    if any(get_origin(option) is tuple for option in options(entry)):
+    if any(get_origin(option) is tuple for option in value_types(entry.type)):
         wrong += [[1, value] for value in wrong if value is not None] + [[1, None], [[1]], set()]
         wrong += [] if entry.default == () else [[], ()]
     return wrong

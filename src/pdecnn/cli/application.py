@@ -29,9 +29,16 @@ from pdecnn.errors import (
     TooLargeError,
 )
 from pdecnn.runs.preparation import Interrupted, is_losing_rank
+from pdecnn.runs.runs import Weights
 
 if TYPE_CHECKING:
     from pdecnn.runs.training import Listener
+
+
+def choice(flag: str, meaning: str) -> Any:
+    """An option with a `Literal` as type: who takes the word refuses a wrong one, in one line."""
+    return typer.Option(flag, help=meaning, parser=str)
+
 
 NetworkArgument = Annotated[
     Path,
@@ -51,14 +58,14 @@ DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or 
 ImagesOption = Annotated[
     int | None, typer.Option("--images", help="How many test images; all if none.")
 ]
-WeightsOption = Annotated[str, typer.Option("--weights", help="best or last.")]
+WeightsOption = Annotated[Weights, choice("--weights", "best or last.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-def split_names(option: str, texts: list[str] | None) -> list[str]:
-    """'a,b' and repeated options alike."""
+def split_names(option: str, texts: list[str] | None) -> list[Any]:
+    """'a,b' and repeated options alike; who takes the names refuses wrong ones."""
     names = [name.strip() for text in texts or [] for name in text.split(",") if name.strip()]
     if texts and not names:
         raise ConfigError(f"{option} names nothing; say which, or leave it out for all")

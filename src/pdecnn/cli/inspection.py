@@ -1,7 +1,7 @@
 """What a trained network does and why: diagnosis, report, attack, certificate, explorer."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -19,6 +19,9 @@ from pdecnn.cli.application import (
     split_names,
     warn,
 )
+
+if TYPE_CHECKING:
+    from pdecnn.diagnostics.attacks import Norm
 
 
 def _beside(run: Path) -> Path:
@@ -134,7 +137,7 @@ def attack(
     found = diagnosis.attack(
         run,
         epsilons=diagnosis.EPSILONS if epsilons is None else epsilons,
-        norm=norm,
+        norm=cast("Norm", norm),
         methods=split_names("--method", methods) or METHODS,
         restarts=restarts,
         num_steps=steps,

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -16,6 +16,9 @@ from pdecnn.cli.application import (
     shown_training,
     split_names,
 )
+
+if TYPE_CHECKING:
+    from pdecnn.runs.paper import TargetName
 
 FAILED_RUNS = 1
 
@@ -66,7 +69,7 @@ def reproduce(
 
     with shown_training(quiet=quiet, to_stderr=as_json):
         files, failures = paper.reproduce(
-            target,
+            cast("TargetName", target),
             output,
             data=data,
             datasets=split_names("--datasets", datasets),

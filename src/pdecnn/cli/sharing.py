@@ -1,7 +1,7 @@
 """A network as one file, lists of what there is, and the data sets of the paper."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,10 +10,15 @@ from pdecnn.cli.application import (
     QuietOption,
     SetOption,
     WeightsOption,
+    choice,
     parse_assignments,
     print_json,
 )
 from pdecnn.errors import ConfigError
+from pdecnn.networks.preprocessing import Pixels
+
+if TYPE_CHECKING:
+    from pdecnn.runs.export import Kind
 
 
 def export(
@@ -32,10 +37,8 @@ def export(
         typer.Option("--torch-export", metavar="FILE", help="Write torch.export's FILE.pt2."),
     ] = None,
     pixels: Annotated[
-        str | None,
-        typer.Option(
-            "--pixels", help="What it takes: uint8, or float32 in [0, 1]; as in training if none."
-        ),
+        Pixels | None,
+        choice("--pixels", "What it takes: uint8, or float32 in [0, 1]; as in training if none."),
     ] = None,
     weights: WeightsOption = "best",
     as_json: JsonOption = False,
@@ -43,7 +46,7 @@ def export(
     """Write a network as one ONNX or torch.export file, and check it."""
     from pdecnn.runs import export as exporting
 
-    files = {"onnx": onnx, "torch-export": torch_export}
+    files: dict[Kind, Path | None] = {"onnx": onnx, "torch-export": torch_export}
     given = [(kind, file) for kind, file in files.items() if file is not None]
     if len(given) != 1:
         raise ConfigError("pass one of --onnx FILE and --torch-export FILE")

@@ -18,6 +18,7 @@ from pdecnn.cli.application import (
     RunArgument,
     SetOption,
     WeightsOption,
+    choice,
     parse_assignments,
     print_json,
     process_rank,
@@ -25,6 +26,10 @@ from pdecnn.cli.application import (
     split_names,
     warn,
 )
+from pdecnn.networks.multilevel import Interpolation, MeshMethod
+from pdecnn.runs.evaluation import Split
+from pdecnn.runs.preparation import Device
+from pdecnn.runs.runs import Weights
 
 
 def train(
@@ -108,7 +113,7 @@ def train(
 def evaluate(
     run: NetworkArgument,
     data: DataOption = None,
-    split: Annotated[str, typer.Option("--split", help="test, validation or train.")] = "test",
+    split: Annotated[Split, choice("--split", "test, validation or train.")] = "test",
     noise: Annotated[
         float | None,
         typer.Option("--noise", help="Of a denoiser: the noise to measure with, of 255."),
@@ -174,7 +179,7 @@ TimeOption = Annotated[
     int, typer.Option("--time", metavar="FACTOR", help="How many times in time, to the same end.")
 ]
 InterpolationOption = Annotated[
-    str, typer.Option("--interpolation", help="Weights in time: constant or linear.")
+    Interpolation, choice("--interpolation", "Weights in time: constant or linear.")
 ]
 EvaluateOption = Annotated[
     bool, typer.Option("--evaluate", help="Measure accuracy and speed beside the original's.")
@@ -190,7 +195,7 @@ def coarsen(
     space: SpaceOption = 1,
     time: TimeOption = 1,
     method: Annotated[
-        str, typer.Option("--method", help="Stencils: rediscretize or galerkin.")
+        MeshMethod, choice("--method", "Stencils: rediscretize or galerkin.")
     ] = "rediscretize",
     interpolation: InterpolationOption = "constant",
     evaluate: EvaluateOption = False,
@@ -250,9 +255,9 @@ def _show_level(
     original: Path,
     evaluate: bool,
     *,
-    weights: str,
+    weights: Weights,
     data: Path | None,
-    device: str,
+    device: Device,
     as_json: bool,
 ) -> None:
     from pdecnn.reports.terminal import print_level

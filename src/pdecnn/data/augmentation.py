@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from pdecnn.settings import Settings, documented, setting
 
 MAX_BOUND = 2**31
 ALTERNATE = "alternate"
-PADDING_MODES = ("zero", "reflect")
+PaddingMode = Literal["zero", "reflect"]
 _MANTISSA = 24
 _NUM_TAPS = 8
 
@@ -106,21 +107,19 @@ class Augmentation(Settings):
     """
 
     section = "augmentation"
-    flip: bool | str = setting(
+    flip: bool | Literal["alternate"] = setting(
         True,
         "Mirror the last axis with probability 1/2; 'alternate': every image in every other epoch, "
         "half of them in the first.",
-        (ALTERNATE,),
     )
     padding: float = setting(
         1 / 16,
         "The share of the size that is padded on each side before cropping back at random.",
         "[0, 0.5]",
     )
-    padding_mode: str = setting(
+    padding_mode: PaddingMode = setting(
         "zero",
         "What images are padded with: zeros, or their mirror image ('reflect').",
-        PADDING_MODES,
     )
     cutout: int = setting(
         0,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +16,10 @@ from torch import Tensor
 from pdecnn.errors import ConfigError, DataError, unknown_name
 from pdecnn.settings import check_count, check_number, check_positive
 
-NORMS = ("linf", "l2")
+Norm = Literal["linf", "l2"]
+NORMS: tuple[Norm, ...] = get_args(Norm)
+Loss = Literal["ce", "dlr"]
+"""Cross entropy, or the difference of logits ratio."""
 Classifier = Callable[[Tensor], Tensor]
 """From inputs (batch, channels, *spatial) to class scores (batch, num_classes)."""
 Bounds = tuple[float, float] | None
@@ -60,7 +63,7 @@ def fgsm(
     labels: Tensor,
     *,
     epsilon: float,
-    norm: str = "linf",
+    norm: Norm = "linf",
     bounds: Bounds = PIXELS,
 ) -> Tensor:
     """clip(x + epsilon d): d = sign(g) for linf, g/|g| for l2, g the gradient of the loss at x."""
@@ -75,7 +78,7 @@ def pgd(
     labels: Tensor,
     *,
     epsilon: float,
-    norm: str = "linf",
+    norm: Norm = "linf",
     config: PGDConfig | None = None,
 ) -> Tensor:
     """The last of `pgd_iterates`."""
@@ -89,7 +92,7 @@ def pgd_iterates(
     labels: Tensor,
     *,
     epsilon: float,
-    norm: str = "linf",
+    norm: Norm = "linf",
     config: PGDConfig | None = None,
 ) -> Iterator[Tensor]:
     """x_{k+1} = P(x_k + a d_k), from a random point of the ball around x: Madry et al. 2018.
@@ -111,8 +114,8 @@ def apgd(
     labels: Tensor,
     *,
     epsilon: float,
-    norm: str = "linf",
-    loss: str = "ce",
+    norm: Norm = "linf",
+    loss: Loss = "ce",
     num_steps: int = 100,
     restarts: int = 1,
     seed: int = 0,
@@ -159,9 +162,9 @@ class Rule:
     """How far an attack may go, what it maximises and how it walks."""
 
     epsilon: float
-    norm: str
+    norm: Norm
     relative_step: float = 0.1
-    loss: str = "ce"
+    loss: Loss = "ce"
     bounds: Bounds = PIXELS
     adaptive: bool = False
 
@@ -239,7 +242,7 @@ class _Ascent:
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name)[rows])
 
-    def evaluate(self, scores: Classifier, loss: str) -> None:
+    def evaluate(self, scores: Classifier, loss: Loss) -> None:
         """The loss at the iterate, and whether it is the best so far."""
         value, self.gradient, right = _evaluate(scores, self.iterate, self.labels, loss)
         value = value.where(right, inf)
@@ -335,7 +338,7 @@ def _record(ascent: _Ascent, attacked: Tensor, value: Tensor) -> None:
 
 
 def _evaluate(
-    scores: Classifier, pixels: Tensor, labels: Tensor, loss: str
+    scores: Classifier, pixels: Tensor, labels: Tensor, loss: Loss
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of each image, its gradient with respect to the pixels, and whether it is right."""
     leaf = pixels.detach().clone().requires_grad_()
@@ -377,7 +380,7 @@ def _logits_ratio(scores: Tensor, labels: Tensor) -> Tensor:
 _LOSSES = {"ce": _cross_entropy, "dlr": _logits_ratio}
 
 
-def _direction(gradient: Tensor, norm: str) -> Tensor:
+def _direction(gradient: Tensor, norm: Norm) -> Tensor:
     """The unit step that increases the loss most; 0 where the gradient vanishes."""
     if norm == "linf":
         return gradient.sign()
@@ -387,7 +390,7 @@ def _direction(gradient: Tensor, norm: str) -> Tensor:
     return scaled / _lengths(scaled)
 
 
-def _random_in_ball(pixels: Tensor, norm: str, generator: torch.Generator) -> Tensor:
+def _random_in_ball(pixels: Tensor, norm: Norm, generator: torch.Generator) -> Tensor:
     """Uniform in the unit ball around 0."""
     if norm == "linf":
         drawn = 2 * torch.rand(pixels.shape, generator=generator, dtype=pixels.dtype) - 1
@@ -409,7 +412,7 @@ def _rows(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *(1,) * (like.dim() - 1))
 
 
-def _check(epsilon: float, norm: str) -> None:
+def _check(epsilon: float, norm: Norm) -> None:
     check_number("epsilon", epsilon, smallest=0.0)
     if norm not in NORMS:
         raise unknown_name("norm", norm, NORMS)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import cast
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import AbstractReversibleIntegrator, State
 from pdecnn.settings import check_count, check_positive
 
-PERTURBATIONS = ("random", "noise", "worst")
+Perturbation = Literal["random", "noise", "worst"]
+PERTURBATIONS: tuple[Perturbation, ...] = get_args(Perturbation)
 MOST_DEPTHS = 16
 """Deeper blocks are measured at so many depths: to measure all takes time like their square."""
 _CONVERGED = 1e-6
@@ -54,7 +55,7 @@ def measure_growth(
     block: Block,
     features: Tensor,
     *,
-    perturbation: str = "worst",
+    perturbation: Perturbation = "worst",
     backward: bool = False,
     noise_size: float = 0.1,
     num_draws: int = 4,

@@ -15,7 +15,7 @@ from pdecnn.diagnostics.jacobians import block_inputs
 from pdecnn.errors import ConfigError
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import block_gradients, relative_error
-from pdecnn.pde.backprop import REVERSING_MODES
+from pdecnn.pde.backprop import REVERSING_MODES, Backprop, Reversing
 from pdecnn.pde.block import Block
 from pdecnn.pde.grid import Grid
 
@@ -51,7 +51,7 @@ def reversal_errors(
     features: Tensor,
     *,
     dtype: torch.dtype = torch.float32,
-    backprop: str = "reversible",
+    backprop: Reversing = "reversible",
     seed: int = 0,
 ) -> ReversalErrors:
     """Compare `backprop` ('reversible' or 'exact') with 'stored' on a copy in `dtype`.
@@ -100,7 +100,7 @@ def network_reversibility(
     ]
 
 
-def _copy(block: Block, dtype: torch.dtype, *, backprop: str, grid_bits: int | None) -> Block:
+def _copy(block: Block, dtype: torch.dtype, *, backprop: Backprop, grid_bits: int | None) -> Block:
     copy = Block(
         deepcopy(block.layers),
         block.integrator,

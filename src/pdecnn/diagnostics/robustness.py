@@ -8,7 +8,7 @@ clean image and every image on its way are classified right.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from pdecnn.diagnostics.attacks import (
     Attacked,
     Bounds,
     Classifier,
+    Loss,
+    Norm,
     Rule,
     apgd,
     fgsm,
@@ -27,11 +29,14 @@ from pdecnn.diagnostics.attacks import (
 )
 from pdecnn.errors import ConfigError, DataError, DivergedError, unknown_name
 from pdecnn.networks.network import Network, evaluation_mode
+from pdecnn.pde.backprop import Backprop
 from pdecnn.pde.block import Block
 from pdecnn.settings import check_count, check_number, formerly
 
-METHODS = ("fgsm", "pgd", "apgd")
-ATTACKS = ("fgsm", "pgd", "apgd_ce", "apgd_dlr")
+AttackMethod = Literal["fgsm", "pgd", "apgd"]
+METHODS: tuple[AttackMethod, ...] = get_args(AttackMethod)
+Attack = Literal["fgsm", "pgd", "apgd_ce", "apgd_dlr"]
+ATTACKS: tuple[Attack, ...] = get_args(Attack)
 RESTARTS, NUM_STEPS = 4, 25
 """Of PGD and of each loss of APGD. Restarts find more than as many steps from one start."""
 WORST = "worst"
@@ -91,8 +96,8 @@ def measure_robustness(
     labels: Tensor,
     *,
     epsilons: Iterable[float],
-    norms: Sequence[str] = ("linf",),
-    methods: Sequence[str] = METHODS,
+    norms: Sequence[Norm] = ("linf",),
+    methods: Sequence[AttackMethod] = METHODS,
     restarts: int = RESTARTS,
     num_steps: int = NUM_STEPS,
     seed: int = 0,
@@ -126,7 +131,7 @@ def measure_robustness(
                 resists: dict[str, list[Tensor]] = {name: [] for name in (*attacks, WORST)}
                 pairs = []
                 for batch, which in zip(batches, shown, strict=True):
-                    found = {
+                    found: dict[str, Attacked] = {
                         # From other starts than the other attacks, so that they find more together.
                         name: run_attack(scores, *batch, name, seed=seed + place, **options)
                         for name, place in attacks.items()
@@ -160,7 +165,7 @@ def measure_robustness(
     )
 
 
-def _attacks(methods: Sequence[str], num_classes: int) -> tuple[dict[str, int], str | None]:
+def _attacks(methods: Sequence[str], num_classes: int) -> tuple[dict[Attack, int], str | None]:
     """The places among `ATTACKS` of those to be run, and why one of them is left out."""
     for method in methods:
         if method not in METHODS:
@@ -183,10 +188,10 @@ def run_attack(
     scores: Classifier,
     pixels: Tensor,
     labels: Tensor,
-    attack: str,
+    attack: Attack,
     *,
     epsilon: float,
-    norm: str = "linf",
+    norm: Norm = "linf",
     bounds: Bounds = PIXELS,
     **budget: Any,
 ) -> Attacked:
@@ -195,8 +200,8 @@ def run_attack(
     The fast gradient's image is tried by PGD too, which is therefore never the weaker attack.
     """
     rule: dict[str, Any] = {"epsilon": epsilon, "norm": norm, "bounds": bounds}
-    if attack.startswith("apgd_"):
-        loss = attack.removeprefix("apgd_")
+    if attack == "apgd_ce" or attack == "apgd_dlr":
+        loss: Loss = "ce" if attack == "apgd_ce" else "dlr"
         return apgd(scores, pixels, labels, loss=loss, **rule, **budget)
     moved = fgsm(scores, pixels, labels, **rule)
     right = is_right(scores, pixels, labels) & is_right(scores, moved, labels)
@@ -272,7 +277,7 @@ def scores_of_pixels(
         if isinstance(part, Block) and part.backprop == "reversible"
     ]
 
-    def set_(*, trains: bool, backprop: str) -> None:
+    def set_(*, trains: bool, backprop: Backprop) -> None:
         for part in weights:
             part.requires_grad_(trains)
         for block in blocks:

@@ -16,9 +16,9 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.networks.registry import create_model, list_models, published_name
 from pdecnn.runs.config import DataConfig
-from pdecnn.runs.preparation import make_run_task, read_splits, resolve_device
+from pdecnn.runs.preparation import Device, make_run_task, read_splits, resolve_device
 from pdecnn.runs.recipes import recipe
-from pdecnn.runs.runs import Run, is_run
+from pdecnn.runs.runs import Run, Weights, is_run
 
 PHOTOGRAPHS = {"cat.png": "cat", "flower.jpg": None, "china.jpg": None}
 """To begin with where there are no test images, and of which class each is. The cat is Chelsea of
@@ -110,7 +110,11 @@ class Subject:
 
 
 def open_subject(
-    run: str | Path, *, data: str | Path | None = None, weights: str = "best", device: str = "auto"
+    run: str | Path,
+    *,
+    data: str | Path | None = None,
+    weights: Weights = "best",
+    device: Device = "auto",
 ) -> Subject:
     """The network of a run directory, or the published one of a name, and what to show it.
 

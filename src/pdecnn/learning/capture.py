@@ -13,7 +13,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.fast.acceleration import accelerated, compile_function, fast_layout
 from pdecnn.learning.kernel_step import kernel_parts
-from pdecnn.learning.metrics import compute_scores
+from pdecnn.learning.metrics import Precision, compute_scores
 from pdecnn.learning.statistics import ReestimatedStatistics
 from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.network import Network, evaluation_mode
@@ -142,7 +142,7 @@ class CapturedScores:
     """The scores of all images of a set by a network in evaluation mode, batch by batch."""
 
     def __init__(
-        self, network: Network, images: Tensor, *, batch_size: int, precision: str
+        self, network: Network, images: Tensor, *, batch_size: int, precision: Precision
     ) -> None:
         self.network, self.images, self.precision = network, images, precision
         self.num_batches = -(-len(images) // batch_size)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pdecnn.data.image_set import StoredImages, evaluation_batches
 from pdecnn.errors import ConfigError, RankError
-from pdecnn.learning.metrics import Measured, class_scores
+from pdecnn.learning.metrics import Measured, Precision, class_scores
 from pdecnn.networks.network import Network
 
 if TYPE_CHECKING:  # a torch may be built without it
@@ -129,7 +129,7 @@ class Ranks:
         images: Tensor | StoredImages,
         *,
         batch_size: int,
-        precision: str = "float32",
+        precision: Precision = "float32",
     ) -> Callable[[Callable[[], None]], Tensor] | None:
         """How all ranks together score images, as `evaluate_network` takes it; None: one alone."""
         if self.size == 1:

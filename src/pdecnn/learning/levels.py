@@ -3,6 +3,7 @@
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import Literal
 
 from pdecnn.errors import ConfigError
 from pdecnn.networks.config import NetworkConfig
@@ -10,8 +11,6 @@ from pdecnn.networks.multilevel import finer_preprocessing, refine_in_space, ref
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.settings import Settings, documented, setting
-
-LEVEL_STENCILS = ("keep", "rediscretize")
 
 
 @documented
@@ -42,12 +41,11 @@ class LevelsConfig(Settings):
         "time. None: the same at all levels.",
         "[1, inf)",
     )
-    level_stencils: str = setting(
+    level_stencils: Literal["keep", "rediscretize"] = setting(
         "keep",
         "What finer images do to stencils: 'keep' leaves their entries, 'rediscretize' their PDE "
         "coefficients. The features of natural images are rough on every mesh, where second "
         "differences do not grow as the coefficients say.",
-        LEVEL_STENCILS,
     )
 
     def check_together(self) -> None:

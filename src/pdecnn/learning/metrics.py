@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, isfinite, nan
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,11 +18,12 @@ from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.settings import formerly
 
-AUTO = "auto"
+Precision = Literal["auto", "float32", "bfloat16"]
+AUTO: Precision = "auto"
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def resolve_precision(precision: str, device: torch.device) -> str:
+def resolve_precision(precision: Precision, device: torch.device) -> Precision:
     """What 'auto' means on the device: bfloat16 on a GPU that has it, float32 elsewhere."""
     if precision not in (AUTO, *PRECISIONS):
         raise unknown_name("precision", precision, (AUTO, *PRECISIONS))
@@ -32,14 +33,14 @@ def resolve_precision(precision: str, device: torch.device) -> str:
     return "bfloat16" if has_bfloat16 else "float32"
 
 
-def autocast(precision: str, device: torch.device) -> torch.autocast:
+def autocast(precision: Precision, device: torch.device) -> torch.autocast:
     """The context in which layers compute in the given precision."""
     dtype = PRECISIONS[resolve_precision(precision, device)]
     enabled = dtype != torch.float32
     return torch.autocast(device.type, dtype=dtype if enabled else torch.bfloat16, enabled=enabled)
 
 
-def compute_scores(network: Network, images: Tensor, precision: str) -> Tensor:
+def compute_scores(network: Network, images: Tensor, precision: Precision) -> Tensor:
     """Class scores of standardised images, the layers computing in the given precision."""
     with autocast(precision, images.device):
         scores: Tensor = network(images)
@@ -108,7 +109,7 @@ def class_scores(
     images: Tensor | StoredImages,
     *,
     batch_size: int,
-    precision: str = "float32",
+    precision: Precision = "float32",
     poll: Callable[[], None] = _go_on,
     batches: Sequence[slice] | None = None,
 ) -> Tensor:
@@ -134,7 +135,7 @@ def evaluate_network(
     image_set: ImageSet,
     *,
     batch_size: int = 250,
-    precision: str = "float32",
+    precision: Precision = "float32",
     poll: Callable[[], None] = _go_on,
     score: Callable[[Callable[[], None]], Tensor] | None = None,
 ) -> Evaluation:
@@ -266,7 +267,7 @@ def report_epoch(
     )
 
 
-TIES = ("loss", "first")
+Ties = Literal["loss", "first"]
 """What settles equal validation accuracies: the lower validation loss, then the earlier epoch; or
 the earlier epoch alone."""
 

@@ -22,6 +22,7 @@ from pdecnn.learning.image_quality import psnr, ssim
 from pdecnn.learning.metrics import (
     Evaluation,
     Measured,
+    Precision,
     check_fit,
     check_form,
     class_scores,
@@ -144,14 +145,14 @@ class AbstractTask(ABC):
         images: ImageSet,
         *,
         batch_size: int,
-        precision: str,
+        precision: Precision,
         poll: Callable[[], None],
         quick: Callable[[], Score | None],
     ) -> Measured:
         """All figures of a network on images, in evaluation mode."""
 
     @abstractmethod
-    def show(self, network: Network, images: ImageSet, precision: str) -> dict[str, Tensor]:
+    def show(self, network: Network, images: ImageSet, precision: Precision) -> dict[str, Tensor]:
         """The answers to a few images, for people to look at."""
 
 
@@ -203,7 +204,7 @@ class Classification(AbstractTask):
         images: ImageSet,
         *,
         batch_size: int,
-        precision: str,
+        precision: Precision,
         poll: Callable[[], None],
         quick: Callable[[], Score | None],
     ) -> Evaluation:
@@ -212,7 +213,7 @@ class Classification(AbstractTask):
             network, images, batch_size=batch_size, precision=precision, poll=poll, score=quick()
         )
 
-    def show(self, network: Network, images: ImageSet, precision: str) -> dict[str, Tensor]:
+    def show(self, network: Network, images: ImageSet, precision: Precision) -> dict[str, Tensor]:
         """The probabilities of the classes."""
         pixels = images.images[:]
         scores = class_scores(network, pixels, batch_size=len(images), precision=precision)
@@ -294,7 +295,7 @@ class Denoising(AbstractTask):
         images: ImageSet,
         *,
         batch_size: int,
-        precision: str,
+        precision: Precision,
         poll: Callable[[], None],
         quick: Callable[[], Score | None],
     ) -> PictureEvaluation:
@@ -315,7 +316,7 @@ class Denoising(AbstractTask):
             per_image=rows,
         )
 
-    def show(self, network: Network, images: ImageSet, precision: str) -> dict[str, Tensor]:
+    def show(self, network: Network, images: ImageSet, precision: Precision) -> dict[str, Tensor]:
         """Noisy, denoised and clean pixels, as far as all images reach."""
         rows = list(self._answers(network, images, precision, lambda: None))
         sizes = [min(row[0].shape[axis] for row in rows) for axis in range(1, rows[0][0].dim())]
@@ -327,7 +328,7 @@ class Denoising(AbstractTask):
 
     @torch.no_grad()
     def _answers(
-        self, network: Network, images: ImageSet, precision: str, poll: Callable[[], None]
+        self, network: Network, images: ImageSet, precision: Precision, poll: Callable[[], None]
     ) -> Sequence[tuple[Tensor, Tensor, Tensor]]:
         """Clean, noisy and denoised, each (channels, *spatial)."""
         prepared = [network.preprocess(images.picture(k)[None])[0] for k in range(len(images))]
@@ -437,7 +438,7 @@ class Segmentation(AbstractTask):
         images: ImageSet,
         *,
         batch_size: int,
-        precision: str,
+        precision: Precision,
         poll: Callable[[], None],
         quick: Callable[[], Score | None],
     ) -> SegmentationEvaluation:
@@ -459,7 +460,7 @@ class Segmentation(AbstractTask):
         loss = _mean(torch.stack(losses).tolist())
         return SegmentationEvaluation(loss=loss, class_names=names, per_image=rows)
 
-    def show(self, network: Network, images: ImageSet, precision: str) -> dict[str, Tensor]:
+    def show(self, network: Network, images: ImageSet, precision: Precision) -> dict[str, Tensor]:
         """Images with the classes wanted and found, as far as all reach; of volumes some slices
         along the last axis, from the first to the last."""
         rows = []
@@ -480,7 +481,7 @@ class Segmentation(AbstractTask):
 
     @torch.no_grad()
     def _answers(
-        self, network: Network, images: ImageSet, precision: str, poll: Callable[[], None]
+        self, network: Network, images: ImageSet, precision: Precision, poll: Callable[[], None]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """The classes (*spatial) and the scores (classes, *spatial) of each image."""
         for place in range(len(images)):

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pdecnn.checks import formerly
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages, training_batches
 from pdecnn.data.patches import AbstractPatches
@@ -38,6 +37,7 @@ from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import GUARDED
+from pdecnn.settings import formerly
 
 log = logging.getLogger(__name__)
 

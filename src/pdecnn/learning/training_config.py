@@ -2,22 +2,16 @@
 
 from dataclasses import dataclass, fields
 from math import cos, pi
+from typing import Literal, get_args
 
 from pdecnn.errors import ConfigError
 from pdecnn.learning.levels import LevelsConfig, phase_ends
-from pdecnn.learning.metrics import AUTO, PRECISIONS, TIES
+from pdecnn.learning.metrics import AUTO, Precision, Ties
 from pdecnn.settings import Settings, documented, setting
 
-LOSSES = ("cross_entropy", "least_squares")
-SMOOTHNESS = ("tv", "h1")
-OPTIMIZERS = ("sgd", "nesterov", "adamw", "muon")
-SCHEDULES = ("piecewise", "linear", "cosine")
-BOXES = ("stencils", "all", "none")
-MOMENTUM_CONVENTIONS = ("rate_inside", "rate_outside")
-STATISTICS = ("running", "reestimated")
-POLICIES = ("switch", "warn", "off")
-FREEZABLE = ("opening", "blocks")
-"""What can be frozen: the opening; the blocks, each with the connector after it."""
+Box = Literal["stencils", "all", "none"]
+Optimizer = Literal["sgd", "nesterov", "adamw", "muon"]
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
 
 @documented
@@ -26,11 +20,10 @@ class ObjectiveConfig(Settings):
     """The loss S and the regulariser R of eqs. 4 and 13."""
 
     section = "training"
-    loss: str = setting(
+    loss: Literal["cross_entropy", "least_squares"] = setting(
         "cross_entropy",
         "'cross_entropy', or 'least_squares': half the squared distance of the scores to the "
         "one-hot label; both are means over the examples.",
-        LOSSES,
     )
     class_weights: tuple[float, ...] | None = setting(
         None, "A factor for the loss of each class; None: 1 for all.", "[0, inf)"
@@ -49,10 +42,9 @@ class ObjectiveConfig(Settings):
         "T in T cross_entropy(scores / T): the lower, the more the nearest wrong class counts.",
         "(0, inf)",
     )
-    smoothness: str = setting(
+    smoothness: Literal["tv", "h1"] = setting(
         "tv",
         "How changes of the weights in time are punished: 'tv' (eq. 13) or 'h1' (squared).",
-        SMOOTHNESS,
     )
     smoothness_weight: float = setting(2e-4, "alpha_1.", "[0, inf)")
     decay_weight: float = setting(2e-4, "alpha_2.", "[0, inf)")
@@ -98,11 +90,10 @@ class ScheduleConfig(Settings):
     """How the learning rate changes over a training."""
 
     section = "training"
-    schedule: str = setting(
+    schedule: Literal["piecewise", "linear", "cosine"] = setting(
         "piecewise",
         "'piecewise': constant in phases; 'linear' and 'cosine': from the first rate to 0 after a "
         "linear warm-up.",
-        SCHEDULES,
     )
     learning_rates: tuple[float, ...] = setting(
         (0.1, 0.02, 0.004),
@@ -156,22 +147,20 @@ class OptimizerConfig(Settings):
     """How a gradient becomes an update."""
 
     section = "training"
-    optimizer: str = setting(
+    optimizer: Optimizer = setting(
         "sgd",
         "'sgd': gradient descent with momentum; 'nesterov': the same with Nesterov's, as PyTorch "
         "has it; 'adamw'; 'muon': Nesterov's directions made orthogonal for stencils and matrices, "
         "AdamW for vectors, at the rates of AdamW.",
-        OPTIMIZERS,
     )
     momentum: float = setting(
         0.9, "The share of the velocity that survives a step; not for 'adamw'.", "[0, 1)"
     )
-    momentum_convention: str = setting(
+    momentum_convention: Literal["rate_inside", "rate_outside"] = setting(
         "rate_inside",
         "'rate_inside': v <- lr g + m v, x <- x - v (the authors'); 'rate_outside': v <- g + m v, "
         "x <- x - lr v (PyTorch's). They differ only when the rate changes. For 'sgd'; 'nesterov' "
         "and 'muon' have the rate outside.",
-        MOMENTUM_CONVENTIONS,
     )
     betas: tuple[float, ...] = setting(
         (0.9, 0.999),
@@ -185,11 +174,10 @@ class OptimizerConfig(Settings):
         "decay_weight, in contrast, is a part of the loss.",
         "[0, inf)",
     )
-    box: str = setting(
+    box: Box = setting(
         "stencils",
         "Which weights are kept in [-box_bound, box_bound] after each step: the block 'stencils' "
         "theta^(1), as the paper says; 'all', as the authors' code does; 'none'.",
-        BOXES,
     )
     box_bound: float = setting(
         1.0,
@@ -233,11 +221,10 @@ class GuardConfig(Settings):
     """The drift guard; it has nothing to do unless blocks are in mode 'reversible'."""
 
     section = "training"
-    reversal_guard: str = setting(
+    reversal_guard: Literal["switch", "warn", "off"] = setting(
         "switch",
         "What happens where the gradient of a reversible block is too wrong: 'switch' (the block "
         "is checkpointed from then on), 'warn' or 'off' (it is not measured).",
-        POLICIES,
     )
     reversal_tolerance: float = setting(
         0.1, "The relative error of a block's gradient from which on it is too wrong.", "(0, inf)"
@@ -263,11 +250,10 @@ class TrainingConfig(
         "Parts a batch is computed in, one after the other; batch norm sees a part at a time.",
         "[1, inf)",
     )
-    precision: str = setting(
+    precision: Precision = setting(
         AUTO,
         "What layers compute in: 'float32' or 'bfloat16'; states stay float32. 'auto' is bfloat16 "
         "on a GPU that has it and float32 elsewhere.",
-        (AUTO, *PRECISIONS),
     )
     capture: bool = setting(
         True, "Whether a step on a GPU is one graph of compiled kernels; no effect elsewhere."
@@ -275,24 +261,22 @@ class TrainingConfig(
     evaluation_batch_size: int = setting(
         250, "Images at a time in validation and test.", "[1, inf)"
     )
-    batch_norm_statistics: str = setting(
+    batch_norm_statistics: Literal["running", "reestimated"] = setting(
         "running",
         "What batch norms compute with in validation and ever after: their 'running' statistics, "
         "which lag behind the weights at high rates, or means over some batches, 'reestimated' "
         "at the end of each epoch for the weights as they are.",
-        STATISTICS,
     )
     patience: int | None = setting(
         None,
         "Stop after this many epochs of the last level without a new best one; None: never.",
         "[1, inf)",
     )
-    ties: str = setting(
+    ties: Ties = setting(
         "loss",
         "Which of several epochs with the best validation accuracy is the best: 'loss', the first "
         "of those with the lowest validation loss; 'first', as in every run of before this "
         "setting.",
-        TIES,
     )
     time_limit_seconds: float | None = setting(
         None,
@@ -306,10 +290,9 @@ class TrainingConfig(
         "tiny images are quickest on one.",
         "[1, inf)",
     )
-    freeze: tuple[str, ...] = setting(
+    freeze: tuple[Literal["opening", "blocks"], ...] = setting(
         (),
         "Parts that are not trained: 'opening', 'blocks' (with the connectors), or both.",
-        FREEZABLE,
         kind="part to freeze",
     )
     deterministic: bool = setting(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pdecnn.networks.config import Pooling
 from pdecnn.networks.stages import Classifier, Stage, pool_by_2
 from pdecnn.pde.resolution import depth_to_space, space_to_depth
 from pdecnn.pde.stable import BoundedConvolution
@@ -28,7 +29,7 @@ def haar(features: Tensor) -> Tensor:
     return values.reshape(cells.shape) * 2 ** (-dimension / 2)
 
 
-def pool(features: Tensor, pooling: str) -> Tensor:
+def pool(features: Tensor, pooling: Pooling) -> Tensor:
     """Half as many pixels an axis, without expanding a distance.
 
     The mean of 2^d numbers has norm 2^(-d/2), by whose inverse it is multiplied.
@@ -39,7 +40,7 @@ def pool(features: Tensor, pooling: str) -> Tensor:
     return haar(features) if pooling == "haar" else space_to_depth(features, 2)
 
 
-def pooled_channels(channels: int, pooling: str, dimension: int) -> int:
+def pooled_channels(channels: int, pooling: Pooling, dimension: int) -> int:
     """The channels of pooled features."""
     return channels if pooling == "average" else channels * 2**dimension
 
@@ -116,7 +117,7 @@ class BoundedConnector(Stage):
     deterministic = True
 
     def __init__(
-        self, channels: int, new_channels: int, *, dimension: int, pooling: str, is_last: bool
+        self, channels: int, new_channels: int, *, dimension: int, pooling: Pooling, is_last: bool
     ) -> None:
         super().__init__()
         self.pooling, self.is_last = pooling, is_last

@@ -4,26 +4,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.activations import Activation, list_activations, resolve_activation
+from pdecnn.pde.backprop import Backprop
 from pdecnn.pde.block import check_backprop, refuse_batch_norm
-from pdecnn.pde.convolution import BOUNDARIES
+from pdecnn.pde.convolution import Boundary
 from pdecnn.pde.grid import Grid, choose_bits
 from pdecnn.pde.integrators import AbstractIntegrator, resolve_integrator
 from pdecnn.pde.layers import AbstractLayer, resolve_layer
-from pdecnn.pde.normalization import NORMALIZATIONS
+from pdecnn.pde.normalization import Normalization
 from pdecnn.settings import Settings, documented, setting
 
 STABLE = "stable"
-OPENINGS = ("convolution", "linear", "pad", "bounded")
-CONNECTORS = ("batch_norm", "bounded", "invertible")
-POOLINGS = ("average", "space_to_depth", "haar")
-CLOSINGS = ("field", "residual", "transpose")
-CLASSIFIERS = ("linear", "unit_rows", "flat_unit_rows", *CLOSINGS)
+Pooling = Literal["average", "space_to_depth", "haar"]
+Closing = Literal["field", "residual", "transpose"]
+CLOSINGS: tuple[Closing, ...] = get_args(Closing)
 
 
 @documented
@@ -70,16 +69,16 @@ class NetworkConfig(Settings):
     activation: str | Activation | Callable[[Tensor], Tensor] = setting(
         "relu", "sigma in the blocks; opening and connectors of the paper always have ReLU."
     )
-    normalization: str = setting(
+    normalization: Normalization = setting(
         "tv",
         "N in the blocks: 'none', 'bias' (none, a number added to each channel), 'tv' or 'batch'.",
-        NORMALIZATIONS,
     )
     epsilon: float = setting(1e-3, "The epsilon of the total-variation norm (eq. 9).", "(0, inf)")
-    backprop: str = setting(
+    backprop: Backprop = setting(
         "stored",
         "What is kept for the gradient; does not change what the network computes, but for "
         "'exact', which rounds the state to a grid.",
+        kind="backprop mode",
     )
     grid_bits: int | None = setting(
         None,
@@ -91,12 +90,11 @@ class NetworkConfig(Settings):
     share_weights: bool = setting(
         False, "Whether all steps of a block are one set of weights, constant in time."
     )
-    opening: str = setting(
+    opening: Literal["convolution", "linear", "pad", "bounded"] = setting(
         "convolution",
         "'convolution' with batch norm and ReLU; 'linear': a convolution and nothing else; 'pad': "
         "zeros for the channels that images lack; "
         "'bounded': a convolution divided by its norm.",
-        OPENINGS,
     )
     patch_size: int = setting(
         1,
@@ -104,32 +102,28 @@ class NetworkConfig(Settings):
         "or 'bounded'.",
         "[1, inf)",
     )
-    connector: str = setting(
+    connector: Literal["batch_norm", "bounded", "invertible"] = setting(
         "batch_norm",
         "'batch_norm' and ReLU; 'bounded': a matrix of norm 1 and nothing else, none at the end; "
         "'invertible': nothing but a change of resolution, through which the whole state goes.",
-        CONNECTORS,
     )
-    pooling: str = setting(
+    pooling: Pooling = setting(
         "average",
         "From block to block: 'average' over 2 pixels an axis; in bounded and invertible "
         "connectors 'space_to_depth' (pixels become channels) or 'haar' (their sums and "
         "differences).",
-        POOLINGS,
     )
-    classifier: str = setting(
+    classifier: Literal["linear", "unit_rows", "flat_unit_rows", Closing] = setting(
         "linear",
         "'linear' on the mean over the pixels; 'unit_rows', which no perturbation passes enlarged; "
         "'flat_unit_rows', the same on all pixels, for images of one size. A field instead of "
         "classes: 'field', a convolution; 'residual', the image less one; 'transpose', the "
         "transpose of the opening.",
-        CLASSIFIERS,
     )
-    boundary: str = setting(
+    boundary: Boundary = setting(
         "zero",
         "What lies outside of images: 'zero', 'reflect' (they are mirrored at their edge) or "
         "'periodic' (they are repeated).",
-        BOUNDARIES,
     )
     certified_size: tuple[int, ...] | None = setting(
         None,

@@ -9,6 +9,7 @@ from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from math import isclose
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -24,12 +25,17 @@ from pdecnn.pde.stable import HOMOGENEOUS, StableLayer
 from pdecnn.pde.stencil import galerkin_coarsen, rediscretize
 from pdecnn.settings import check_count
 
+Interpolation = Literal["constant", "linear"]
+INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
+MeshMethod = Literal["rediscretize", "galerkin"]
+METHODS: tuple[MeshMethod, ...] = get_args(MeshMethod)
+
 
 def refine_in_time(
     network: Network,
     factor: int = 2,
     *,
-    interpolation: str = "constant",
+    interpolation: Interpolation = "constant",
     grid_bits: int | None = None,
 ) -> Network:
     """The network with `factor` times as many steps to the same final time.
@@ -48,7 +54,7 @@ def coarsen_in_time(
     network: Network,
     factor: int = 2,
     *,
-    interpolation: str = "constant",
+    interpolation: Interpolation = "constant",
     grid_bits: int | None = None,
 ) -> Network:
     """The network with one step for `factor` old ones, to the same final time.
@@ -87,7 +93,9 @@ def finer_preprocessing(preprocessing: Preprocessing, factor: int) -> Preprocess
     return preprocessing  # images as they come: finer ones are the caller's
 
 
-def coarsen_in_space(network: Network, factor: int = 2, *, method: str = "rediscretize") -> Network:
+def coarsen_in_space(
+    network: Network, factor: int = 2, *, method: MeshMethod = "rediscretize"
+) -> Network:
     """The network on a mesh `factor` times as wide, for images averaged over cells of pixels.
 
     'rediscretize' keeps the b's of each stencil and undoes `refine_in_space`; 'galerkin' takes
@@ -143,7 +151,10 @@ def freeze_steps(network: Network) -> Network:
 
 
 def _retimed(
-    network: Network, num_steps: tuple[int, ...], interpolation: str, grid_bits: int | None
+    network: Network,
+    num_steps: tuple[int, ...],
+    interpolation: Interpolation,
+    grid_bits: int | None,
 ) -> Network:
     config = network.config
     if config.step_size == STABLE:
@@ -172,7 +183,9 @@ def _scaled(step_size: float, ratio: Fraction) -> float:
     return float(exact * ratio)
 
 
-def _remeshed(network: Network, ratio: float, preprocessing: Preprocessing, method: str) -> Network:
+def _remeshed(
+    network: Network, ratio: float, preprocessing: Preprocessing, method: MeshMethod
+) -> Network:
     if network.config.certified_size is not None:
         raise ConfigError(
             f"this network is bounded for images of at most {network.config.certified_size} "
@@ -187,8 +200,8 @@ def _moved(
     config: NetworkConfig,
     preprocessing: Preprocessing,
     *,
-    interpolation: str = "constant",
-    method: str = "rediscretize",
+    interpolation: Interpolation = "constant",
+    method: MeshMethod = "rediscretize",
 ) -> Network:
     """A network of that config with the weights of the old one, on its device and in its mode."""
     network.check_described()
@@ -208,17 +221,13 @@ def _moved(
     return new.train(network.training)
 
 
-INTERPOLATIONS = ("constant", "linear")
-METHODS = ("rediscretize", "galerkin")
-
-
 def transfer_tensors(
     network: Network,
     new_network: Network,
     named_tensors: Mapping[str, Tensor],
     *,
-    interpolation: str = "constant",
-    method: str = "rediscretize",
+    interpolation: Interpolation = "constant",
+    method: MeshMethod = "rediscretize",
 ) -> dict[str, Tensor]:
     """What belongs to the network's weights, by their names, as it belongs to the new network's.
 
@@ -259,7 +268,7 @@ def _three_point_stencils(network: Network) -> set[str]:
     return names
 
 
-def _change_mesh(stencil: Tensor, ratio: float, dimension: int, method: str) -> Tensor:
+def _change_mesh(stencil: Tensor, ratio: float, dimension: int, method: MeshMethod) -> Tensor:
     wide = stencil.double()
     if method == "galerkin":
         if ratio < 1 or not isclose(ratio, round(ratio)):
@@ -274,7 +283,10 @@ def _change_mesh(stencil: Tensor, ratio: float, dimension: int, method: str) -> 
 
 
 def change_steps(
-    network: Network, new_network: Network, values: Mapping[str, Tensor], interpolation: str
+    network: Network,
+    new_network: Network,
+    values: Mapping[str, Tensor],
+    interpolation: Interpolation,
 ) -> dict[str, Tensor]:
     """The tensors of each step as combinations of those of the old steps; others as they are."""
     result = {name: value for name, value in values.items() if not name.startswith("blocks.")}
@@ -311,7 +323,7 @@ def _combined(parts: list[tuple[Tensor, float]]) -> Tensor:
     return total.to(first.dtype)
 
 
-def _shares(old: int, new: int, interpolation: str) -> list[list[tuple[int, float]]]:
+def _shares(old: int, new: int, interpolation: Interpolation) -> list[list[tuple[int, float]]]:
     """For each new step, which old ones it comes from and with what weights."""
     linear = interpolation == "linear"
     if new % old == 0:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,8 @@ from pdecnn.errors import ConfigError
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.settings import Settings, documented, setting
 
-PIXELS = ("uint8", "float32")
-STANDARDIZATIONS = ("image", "dataset", "mean", "none")
+Pixels = Literal["uint8", "float32"]
+Standardization = Literal["image", "dataset", "mean", "none"]
 _COLOURS, _MOST_COLOURS = 3, 4
 _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
@@ -33,12 +33,11 @@ class Preprocessing(Settings):
     """How images become the input of a network; stored with it and applied alike everywhere."""
 
     section = "preprocessing"
-    standardize: str = setting(
+    standardize: Standardization = setting(
         "image",
         "'image': minus its mean, divided by max(std, 1/sqrt(n)), over the n pixels and channels "
         "of each image; 'dataset': by `mean` and `std` per channel; 'mean': minus `mean`, which "
         "keeps distances; 'none'.",
-        STANDARDIZATIONS,
         kind="standardization",
     )
     mean: tuple[float, ...] | None = setting(
@@ -64,11 +63,10 @@ class Preprocessing(Settings):
     )
     rate: int | None = setting(None, "The samples a second of sounds; None: no sounds.", "[1, inf)")
     class_names: tuple[str, ...] | None = setting(None, "What the outputs mean, in order.")
-    pixels: str | None = setting(
+    pixels: Pixels | None = setting(
         None,
         "What the training samples were, 'uint8' for bytes or 'float32'; None: not known. Either "
         "is taken.",
-        PIXELS,
         kind="type of pixels",
     )
 

@@ -15,9 +15,11 @@ from torch import Tensor
 
 from pdecnn.errors import ConfigError
 from pdecnn.networks.network import Network
+from pdecnn.pde.backprop import Backprop
 from pdecnn.pde.block import Block
 
-GUARDED, SAFE = "reversible", "checkpointed"
+GUARDED: Backprop = "reversible"
+SAFE: Backprop = "checkpointed"
 Context = Callable[[], AbstractContextManager[object]]
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pdecnn.pde.convolution import Convolution, without_autocast
+from pdecnn.pde.convolution import Boundary, Convolution, without_autocast
 from pdecnn.pde.normalization import make_batch_norm
 from pdecnn.pde.resolution import Resolution
 from pdecnn.settings import check_count
@@ -42,7 +42,7 @@ class Opening(Stage):
     """3-point convolution, batch norm, ReLU: from image channels to the first width."""
 
     def __init__(
-        self, in_channels: int, channels: int, *, dimension: int = 2, boundary: str = "zero"
+        self, in_channels: int, channels: int, *, dimension: int = 2, boundary: Boundary = "zero"
     ) -> None:
         super().__init__()
         self.convolution = Convolution(
@@ -61,7 +61,7 @@ class LinearOpening(Stage):
     deterministic = True
 
     def __init__(
-        self, in_channels: int, channels: int, *, dimension: int = 2, boundary: str = "zero"
+        self, in_channels: int, channels: int, *, dimension: int = 2, boundary: Boundary = "zero"
     ) -> None:
         super().__init__()
         self.convolution = Convolution(
@@ -173,7 +173,7 @@ class Closing(Stage):
     deterministic = True
 
     def __init__(
-        self, channels: int, num_classes: int, *, dimension: int = 2, boundary: str = "zero"
+        self, channels: int, num_classes: int, *, dimension: int = 2, boundary: Boundary = "zero"
     ) -> None:
         super().__init__()
         self.num_classes = check_count("num_classes", num_classes)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,10 @@ from pdecnn.pde.randomness import (
 )
 from pdecnn.pde.resolution import Resolution
 
-BACKPROP_MODES = ("stored", "checkpointed", "reversible", "exact")
-REVERSING_MODES = ("reversible", "exact")
+Backprop = Literal["stored", "checkpointed", "reversible", "exact"]
+BACKPROP_MODES: tuple[Backprop, ...] = get_args(Backprop)
+Reversing = Literal["reversible", "exact"]
+REVERSING_MODES: tuple[Reversing, ...] = get_args(Reversing)
 
 # Where autograd looks, as anywhere but within an operator.
 _PLAIN = (torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set())

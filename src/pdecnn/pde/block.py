@@ -12,6 +12,7 @@ from pdecnn.pde.activations import RANDOM_MODULES
 from pdecnn.pde.backprop import (
     BACKPROP_MODES,
     REVERSING_MODES,
+    Backprop,
     Path,
     Propagator,
     TimeStepping,
@@ -61,7 +62,7 @@ class Block(nn.Module):
         *,
         step_size: float = 1.0,
         num_steps: int | None = None,
-        backprop: str = "stored",
+        backprop: Backprop = "stored",
         grid_bits: int | None = None,
         exact_bits: int | None = None,
     ) -> None:
@@ -77,12 +78,12 @@ class Block(nn.Module):
         _check_fit(tuple(self.layers), self.integrator)
 
     @property
-    def backprop(self) -> str:
+    def backprop(self) -> Backprop:
         """What is kept for the gradient."""
         return self._backprop
 
     @backprop.setter
-    def backprop(self, mode: str) -> None:
+    def backprop(self, mode: Backprop) -> None:
         check_backprop(mode, self.integrator)
         _check_use(self._grid_bits, mode, self.integrator)
         bits = self.exact_bits if mode == "exact" else self._grid_bits

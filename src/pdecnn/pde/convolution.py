@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import cos, inf, log2, pi, prod, sqrt
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,8 @@ _CONVOLVE_TRANSPOSED = {
     3: functional.conv_transpose3d,
 }
 SPATIAL_AXES = {1: "length", 2: "height, width", 3: "depth, height, width"}
-BOUNDARIES = ("zero", "reflect", "periodic")
+Boundary = Literal["zero", "reflect", "periodic"]
+BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary)
 SUBJECTS = {1: "signal", 2: "image", 3: "volume"}
 """What a sample of so many dimensions is called."""
 UNIT = 2.0**-53
@@ -45,7 +47,7 @@ class Convolution(nn.Module):
         *,
         stencil_size: int | Sequence[int] = 3,
         dimension: int = 2,
-        boundary: str = "zero",
+        boundary: Boundary = "zero",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:

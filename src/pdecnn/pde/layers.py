@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from pdecnn.errors import ConfigError
 from pdecnn.pde.activations import Activation, resolve_activation
-from pdecnn.pde.convolution import Convolution, check_dimension
-from pdecnn.pde.normalization import make_normalization
+from pdecnn.pde.convolution import Boundary, Convolution, check_dimension
+from pdecnn.pde.normalization import Normalization, make_normalization
 from pdecnn.plugins import Registry
 from pdecnn.settings import check_count, check_positive
 
@@ -35,9 +35,9 @@ class AbstractLayer(nn.Module, ABC):
         hidden_channels: int | None = None,
         stencil_size: int | Sequence[int] = 3,
         dimension: int = 2,
-        boundary: str = "zero",
+        boundary: Boundary = "zero",
         activation: str | Activation | Callable[[Tensor], Tensor] = "relu",
-        normalization: str = "tv",
+        normalization: Normalization = "tv",
         affine: bool | None = None,
         epsilon: float = 1e-3,
     ) -> None:

@@ -1,5 +1,7 @@
 """Normalisations N: total variation (eq. 9), batch norm, or none, with or without a bias."""
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -7,7 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from pdecnn.errors import unknown_name
 from pdecnn.settings import check_count, check_positive
 
-NORMALIZATIONS = ("none", "bias", "tv", "batch")
+Normalization = Literal["none", "bias", "tv", "batch"]
+NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
 _PLAIN_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BATCH_NORMS = (_BatchNorm,)
 """The kinds of batch norm."""

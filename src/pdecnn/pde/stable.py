@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import sqrt
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,10 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from pdecnn.errors import ConfigError
 from pdecnn.pde.activations import IDENTITY, RELU, Activation
-from pdecnn.pde.convolution import Convolution, without_autocast
+from pdecnn.pde.convolution import Boundary, Convolution, without_autocast
 from pdecnn.pde.grid import is_followed
 from pdecnn.pde.layers import AbstractLayer
-from pdecnn.pde.normalization import ChannelBias
+from pdecnn.pde.normalization import ChannelBias, Normalization
 from pdecnn.pde.places import at_place, new_place
 
 HOMOGENEOUS = (RELU, IDENTITY)
@@ -195,7 +196,7 @@ def _with_plain_stencil(convolution: Convolution) -> Convolution:
     return _convolution_of(stencil, convolution.boundary)
 
 
-def _convolution_of(stencil: Tensor, boundary: str) -> Convolution:
+def _convolution_of(stencil: Tensor, boundary: Boundary) -> Convolution:
     out_channels, in_channels, *sizes = stencil.shape
     convolution = Convolution(
         in_channels,
@@ -213,7 +214,8 @@ def _convolution_of(stencil: Tensor, boundary: str) -> Convolution:
 @torch.library.custom_op("pdecnn::norm_bound", mutates_args=())
 def _bound(place: str, stencil: Tensor, boundary: str) -> Tensor:
     norm: OperatorNorm = at_place(place)
-    norm.refresh(_convolution_of(stencil, boundary))
+    # An operator of torch takes text, not one of a few words.
+    norm.refresh(_convolution_of(stencil, cast(Boundary, boundary)))
     return norm.bound.clone()
 
 
@@ -260,9 +262,9 @@ class StableLayer(AbstractLayer, FollowsWeights):
         hidden_channels: int | None = None,
         stencil_size: int | Sequence[int] = 3,
         dimension: int = 2,
-        boundary: str = "zero",
+        boundary: Boundary = "zero",
         activation: str | Activation | Callable[[Tensor], Tensor] = "relu",
-        normalization: str = "bias",
+        normalization: Normalization = "bias",
         any_size: bool = False,
     ) -> None:
         if normalization not in ("none", "bias"):

@@ -20,8 +20,8 @@ from pdecnn.reports.page_results import draw_classes, draw_convergence, draw_ima
 from pdecnn.reports.page_runs import PageRun, ShownRun, names_of, read_page_runs
 from pdecnn.reports.page_summary import draw_config, draw_summary
 from pdecnn.reports.robustness import draw_attacks, draw_certificates
-from pdecnn.runs.preparation import make_run_task
-from pdecnn.runs.runs import Run
+from pdecnn.runs.preparation import Device, make_run_task
+from pdecnn.runs.runs import Run, Weights
 from pdecnn.version import __version__
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,10 @@ def report(
     output: str | Path = "report.html",
     *,
     data: Sequence[str | Path] = (),
-    weights: str = "best",
+    weights: Weights = "best",
     num_images: int = 12,
     diagnosis: bool = True,
-    device: str = "auto",
+    device: Device = "auto",
     say: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Write runs side by side as one HTML file, and return its path.

@@ -15,8 +15,8 @@ from pdecnn.reports.robustness import RecordedAttack, read_attacks, read_certifi
 from pdecnn.runs.config import RunConfig
 from pdecnn.runs.diagnosis import Diagnosis, diagnose
 from pdecnn.runs.evaluation import Examination, examine
-from pdecnn.runs.preparation import refuse_without_classes
-from pdecnn.runs.runs import ENVIRONMENT, TIME_LIMIT, WEIGHTS, Run
+from pdecnn.runs.preparation import Device, refuse_without_classes
+from pdecnn.runs.runs import ENVIRONMENT, TIME_LIMIT, WEIGHTS, Run, Weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -54,7 +54,7 @@ class PageRun(ShownRun):
 
     environment: dict[str, Any]
     """Where it ran; empty if that is not known."""
-    weights: str
+    weights: Weights
     examination: Examination | None = None
     """None: it has no such weights, or they are no numbers."""
     notice: str | None = None
@@ -118,8 +118,8 @@ def read_page_runs(
     folders: Sequence[Path],
     *,
     data: Sequence[Path] = (),
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
     num_images: int = 12,
     diagnosis: bool = True,
     say: Callable[[str], None] = lambda text: None,

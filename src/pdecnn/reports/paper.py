@@ -21,7 +21,17 @@ from pdecnn.reports.paper_results import (
     to_markdown,
 )
 from pdecnn.reports.recorded import TIES, device_name
-from pdecnn.runs.paper import NARROW, TARGETS, Plan, count_weights, make_plan
+from pdecnn.runs.paper import (
+    NARROW,
+    TARGETS,
+    Dataset,
+    Dynamics,
+    Plan,
+    TargetName,
+    count_weights,
+    make_plan,
+)
+from pdecnn.runs.preparation import Device
 from pdecnn.runs.queue import run_queue
 
 log = logging.getLogger(__name__)
@@ -118,17 +128,17 @@ class Drawn(NamedTuple):
 
 
 def reproduce(
-    target: str,
+    target: TargetName,
     output: str | Path | None = None,
     *,
     data: str | Path | None = None,
-    datasets: Sequence[str] = (),
-    dynamics: Sequence[str] = (),
+    datasets: Sequence[Dataset] = (),
+    dynamics: Sequence[Dynamics] = (),
     num_seeds: int | None = None,
     quick: bool = False,
     settings: dict[str, Any] | None = None,
     num_parallel: int | None = None,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> Drawn:
     """Rebuild a table or figure of the paper, or 'all': train what is missing, then draw.
 

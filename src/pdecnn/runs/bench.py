@@ -8,7 +8,7 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.learning.memory import free_memory, is_out_of_memory
-from pdecnn.learning.metrics import autocast
+from pdecnn.learning.metrics import Precision, autocast
 from pdecnn.learning.trainer import Trainer
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
@@ -306,7 +306,7 @@ def random_images(
     )
 
 
-def precision_of(device: torch.device) -> str:
+def precision_of(device: torch.device) -> Precision:
     """What all networks of a bench compute in."""
     return "bfloat16" if device.type == "cuda" else "float32"
 
@@ -353,7 +353,7 @@ def bench_depth(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, 
     rows: list[dict[str, Any]] = []
     for num_steps in sizes.depths:
         say(f"{TIMED}, {num_steps} steps in {len(BACKPROP_MODES)} backprop modes")
-        configs = {
+        configs: dict[str, NetworkConfig] = {
             mode: NetworkConfig(
                 channels=(sizes.depth_channels, sizes.depth_channels),
                 num_steps=num_steps,
@@ -367,7 +367,7 @@ def bench_depth(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, 
             mode: activation_bytes(make_network(config, device), batch)
             for mode, config in configs.items()
         }
-        timings = dict.fromkeys(BACKPROP_MODES, cast("Timing | None", None))
+        timings: dict[str, Timing | None] = dict.fromkeys(BACKPROP_MODES)
         if num_steps <= _MOST_TIMED_STEPS:
             timings = _time_modes(configs, images, sizes, device)
         rows += [

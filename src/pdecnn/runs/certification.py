@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from pdecnn.data.augmentation import cpu_generator
-from pdecnn.diagnostics.attacks import DLR_CLASSES, apgd
+from pdecnn.diagnostics.attacks import DLR_CLASSES, Loss, apgd
 from pdecnn.diagnostics.certificate import Certificate, certify
 from pdecnn.diagnostics.robustness import bounds_of, scores_of_pixels
 from pdecnn.errors import CheckpointError, ConfigError
@@ -22,8 +22,8 @@ from pdecnn.networks.registry import list_models, published_name
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.diagnosis import float64_device
 from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.preparation import cpu_threads, open_run
-from pdecnn.runs.runs import Run, is_run
+from pdecnn.runs.preparation import Device, cpu_threads, open_run
+from pdecnn.runs.runs import Run, Weights, is_run
 from pdecnn.settings import check_count, check_number
 
 RADII = (36 / 255, 72 / 255, 108 / 255)
@@ -123,10 +123,10 @@ def certify_run(
     *,
     radii: Sequence[float] = RADII,
     data: str | Path | None = None,
-    weights: str = "best",
+    weights: Weights = "best",
     num_images: int | None = None,
     attack: bool = True,
-    device: str = "auto",
+    device: Device = "auto",
     say: Callable[[str], None] = lambda text: None,
 ) -> CertificateReport:
     """The certificate of a run, or of the model with published weights of that name.
@@ -202,7 +202,7 @@ def _attacked(
     # Perturbed is what is certified: the image after resizing, which no second one changes.
     pixels = Preprocessing(standardize="none", size=network.preprocessing.size).apply(images)
     bounds, subject = bounds_of(pixels), SUBJECTS[network.config.dimension]
-    losses = ("ce", "dlr")[: 2 if network.num_classes >= DLR_CLASSES else 1]
+    losses: tuple[Loss, ...] = get_args(Loss)[: 2 if network.num_classes >= DLR_CLASSES else 1]
     device = network.weight.device
     resisting, found = torch.ones(len(pixels), dtype=torch.bool), []
     with scores_of_pixels(network) as scores:

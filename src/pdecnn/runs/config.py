@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from math import isqrt
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, TypeVar, cast, get_args, get_origin
+from types import NoneType
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
-from pdecnn.data.augmentation import ALTERNATE, Augmentation
+from pdecnn.data.augmentation import ALTERNATE, Augmentation, PaddingMode
 from pdecnn.data.image_file import MAX_PIXELS
 from pdecnn.data.patches import LEFT_RIGHT, AbstractPatches, LabelledPatches, NoisyPatches
 from pdecnn.data.registry import DATASETS, OWN, needs_folder
@@ -20,13 +20,21 @@ from pdecnn.errors import ConfigError, quoted, unknown_name
 from pdecnn.learning.tasks import TaskConfig
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
-from pdecnn.networks.preprocessing import STANDARDIZATIONS
+from pdecnn.networks.preprocessing import Standardization
 from pdecnn.pde.activations import list_activations
-from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.pde.integrators import INTEGRATORS
 from pdecnn.pde.layers import LAYERS
-from pdecnn.settings import Settings, documented, is_count, is_finite_number, same_setting, setting
+from pdecnn.settings import (
+    Settings,
+    allowed_values,
+    documented,
+    is_count,
+    is_finite_number,
+    same_setting,
+    setting,
+    value_types,
+)
 
 FORMAT_VERSION = 3
 """Of config.json. Raised with each change of a default or a meaning, which `_BEFORE` then names;
@@ -115,22 +123,21 @@ class DataConfig(Settings):
         "count as much as low ones; 0.95 is usual for speech.",
         "[0, 1]",
     )
-    flip: bool | str = setting(
+    flip: bool | Literal["alternate", "left_right"] = setting(
         True,
         "Whether images are mirrored at random; 'alternate': every image in every other epoch; "
         "'left_right': along one axis only, the first of volumes and the last of images.",
-        (ALTERNATE, LEFT_RIGHT),
     )
     padding: float = same_setting(Augmentation, "padding")
-    padding_mode: str = same_setting(Augmentation, "padding_mode")
+    padding_mode: PaddingMode = same_setting(Augmentation, "padding_mode")
     cutout: int = same_setting(Augmentation, "cutout")
     trivial_augment: bool = same_setting(Augmentation, "trivial_augment")
     speed: tuple[float, ...] | None = same_setting(Augmentation, "speed")
     gain: float = same_setting(Augmentation, "gain")
     colour: float = same_setting(Augmentation, "colour")
     hiss: float = same_setting(Augmentation, "hiss")
-    standardize: str = setting(
-        "image", "'image', 'dataset', 'mean' or 'none'.", STANDARDIZATIONS, kind="standardization"
+    standardize: Standardization = setting(
+        "image", "'image', 'dataset', 'mean' or 'none'.", kind="standardization"
     )
     patch: int | tuple[int, ...] | None = setting(
         None,
@@ -554,16 +561,15 @@ def describe_settings(config: RunConfig | None = None) -> dict[str, dict[str, An
         "layer": [layer.name for layer in LAYERS],
         "integrator": [integrator.name for integrator in INTEGRATORS],
         "activation": list_activations(),
-        "backprop": list(BACKPROP_MODES),
     }
     found: dict[str, dict[str, Any]] = {}
     for group, cls in _CLASSES.items():
         for entry in fields(cls):
-            required, allowed = entry.default is MISSING, entry.metadata["allowed"]
+            required, allowed = entry.default is MISSING, allowed_values(entry)
             if group == "network":
                 allowed = names.get(entry.name, allowed)
-            elif entry.type == bool | str:
-                allowed = ("true", "false", *allowed)
+            elif value_types(entry.type) == (bool, str):
+                allowed = ("true", "false", *(allowed or ()))
             found[f"{group}.{entry.name}"] = {
                 "type": _type_words(_hint(group, entry.name)),
                 "default": None if required else _json_value(entry.default),
@@ -587,7 +593,7 @@ def describe_settings(config: RunConfig | None = None) -> dict[str, dict[str, An
 
 
 def _type_words(hint: Any) -> str:
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    options = value_types(hint)
     words = ["none" if option is NoneType else _describe(option) for option in options]
     return " or ".join(word.removeprefix("a ") for word in words)
 
@@ -644,7 +650,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def convert(value: Any, hint: Any, key: str) -> Any:
     """The value as the type of its field; a ConfigError names the key where it is not one."""
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    options = value_types(hint)
     if NoneType in options and (value is None or value == "none"):
         return None
     # A single number will do as a list of one, and names need no quotes: opening,blocks.

@@ -9,7 +9,7 @@ import torch
 
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
-from pdecnn.diagnostics.attacks import NORMS
+from pdecnn.diagnostics.attacks import NORMS, Norm
 from pdecnn.diagnostics.certificate import lipschitz_factors
 from pdecnn.diagnostics.corruptions import CorruptionResult, measure_corruptions
 from pdecnn.diagnostics.diagnosis import (
@@ -24,6 +24,7 @@ from pdecnn.diagnostics.robustness import (
     NUM_STEPS,
     RESTARTS,
     AttackedImages,
+    AttackMethod,
     AttackResult,
     measure_robustness,
 )
@@ -31,8 +32,8 @@ from pdecnn.errors import ConfigError, DivergedError, unknown_name
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.preparation import cpu_threads, open_run, resolve_device
-from pdecnn.runs.runs import Run
+from pdecnn.runs.preparation import Device, cpu_threads, open_run, resolve_device
+from pdecnn.runs.runs import Run, Weights
 from pdecnn.settings import check_count
 
 NUM_IMAGES = 8
@@ -138,8 +139,8 @@ def diagnose(
     run: str | Path | Run,
     *,
     data: str | Path | None = None,
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
     say: Callable[[str], None] = _say_nothing,
 ) -> Diagnosis:
     """Stability, energy, reversibility and learned PDE of a run's blocks, at test images.
@@ -174,14 +175,14 @@ def attack(
     run: str | Path | Run,
     *,
     epsilons: Sequence[float] = EPSILONS,
-    norm: str = "linf",
-    methods: Sequence[str] = METHODS,
+    norm: Norm = "linf",
+    methods: Sequence[AttackMethod] = METHODS,
     restarts: int = RESTARTS,
     num_steps: int = NUM_STEPS,
     seed: int = 0,
     data: str | Path | None = None,
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
     num_images: int | None = None,
     say: Callable[[str], None] = _say_nothing,
 ) -> AttackReport:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.runs.preparation import (
+    Device,
     load,
     make_run_task,
     measure,
@@ -42,18 +43,19 @@ from pdecnn.runs.preparation import (
     refuse_without_classes,
     resolve_device,
 )
-from pdecnn.runs.runs import Run
+from pdecnn.runs.runs import Run, Weights
 
-SPLITS = ("test", "validation", "train")
+Split = Literal["test", "validation", "train"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def evaluate(
     run: str | Path | Run,
     *,
     data: str | Path | None = None,
-    split: str = "test",
-    weights: str = "best",
-    device: str = "auto",
+    split: Split = "test",
+    weights: Weights = "best",
+    device: Device = "auto",
     noise: float | None = None,
 ) -> dict[str, Any]:
     """The figures of a run on its test, validation or training images, as its task has them.
@@ -78,8 +80,8 @@ def read_run(
     run: Run,
     data: str | Path | None,
     *,
-    split: str = "test",
-    weights: str = "best",
+    split: Split = "test",
+    weights: Weights = "best",
     finite: bool = True,
     any_task: bool = False,
 ) -> tuple[Network, ImageSet, TrainingConfig]:
@@ -114,8 +116,8 @@ def predict(
     images: Sequence[str | Path] | Tensor | npt.NDArray[Any],
     *,
     top: int = 3,
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
 ) -> list[dict[str, Any]]:
     """The most probable classes, by name: one entry per image, or per sample of an array.
 
@@ -151,7 +153,7 @@ def predict(
     return results
 
 
-def _ready(run: str | Path, weights: str, device: str) -> Network:
+def _ready(run: str | Path, weights: Weights, device: Device) -> Network:
     network = load(run, weights).to(resolve_device(device))
     refuse_nonfinite(network, Path(run))
     return network
@@ -163,8 +165,8 @@ def predict_images(
     output: str | Path,
     *,
     force: bool = False,
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
 ) -> list[dict[str, Any]]:
     """Write what a network makes of each pixel of files: images, or the numbers of classes.
 
@@ -320,8 +322,8 @@ def examine(
     run: str | Path | Run,
     *,
     data: str | Path | None = None,
-    weights: str = "best",
-    device: str = "auto",
+    weights: Weights = "best",
+    device: Device = "auto",
 ) -> Examination:
     """Score all test images and keep what the network says of each."""
     where = resolve_device(device)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,16 +26,19 @@ from pdecnn.files import new_file, sync_folder, temporary_beside
 from pdecnn.networks.config import CLOSINGS
 from pdecnn.networks.network import Network
 from pdecnn.networks.pixel_network import PixelNetwork
+from pdecnn.networks.preprocessing import Pixels
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import SPATIAL_AXES
 from pdecnn.pde.grid import deferred_checks
 from pdecnn.runs.preparation import load
+from pdecnn.runs.runs import Weights
 
 TOLERANCE = 1e-5
 """The largest difference of a score from torch's, relative to the largest score of the batch."""
-SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2"}
-PIXELS = {"uint8": torch.uint8, "float32": torch.float32}
+Kind = Literal["onnx", "torch-export"]
+SUFFIXES: dict[Kind, str] = {"onnx": ".onnx", "torch-export": ".pt2"}
+PIXELS: dict[Pixels, torch.dtype] = {"uint8": torch.uint8, "float32": torch.float32}
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 Scorer = Callable[[Tensor], Tensor]
@@ -45,9 +48,9 @@ def export(
     source: str | Path,
     file: str | Path,
     *,
-    kind: str | None = None,
-    weights: str = "best",
-    pixels: str | None = None,
+    kind: Kind | None = None,
+    weights: Weights = "best",
+    pixels: Pixels | None = None,
 ) -> dict[str, Any]:
     """Write the network of a run or folder to a file of kind 'onnx' or 'torch-export'.
 
@@ -68,7 +71,7 @@ def export(
     refuse_nonfinite(network, Path(source))
     _check_network(network, kind)
     if pixels is None:
-        usual = "uint8" if network.config.dimension == 2 else "float32"
+        usual: Pixels = "uint8" if network.config.dimension == 2 else "float32"
         pixels = network.preprocessing.pixels or usual
     temporary = _temporary_beside(file)
     try:
@@ -99,7 +102,7 @@ def export(
     }
 
 
-def _check_arguments(file: Path, kind: str, pixels: str | None) -> None:
+def _check_arguments(file: Path, kind: Kind, pixels: Pixels | None) -> None:
     if kind not in SUFFIXES:
         raise unknown_name("kind of export", kind, SUFFIXES)
     if pixels is not None and pixels not in PIXELS:

@@ -12,6 +12,8 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError
 from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.networks.multilevel import (
+    Interpolation,
+    MeshMethod,
     coarsen_in_space,
     coarsen_in_time,
     refine_in_space,
@@ -22,13 +24,20 @@ from pdecnn.networks.preprocessing import Preprocessing
 from pdecnn.networks.pretrained import refuse_nonfinite
 from pdecnn.runs.config import DataConfig, RunConfig
 from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.preparation import cpu_threads, describe_environment, read_weights, resolve_device
+from pdecnn.runs.preparation import (
+    Device,
+    cpu_threads,
+    describe_environment,
+    read_weights,
+    resolve_device,
+)
 from pdecnn.runs.runs import (
     INITIAL,
     RUN_WAIT_SECONDS,
     RUNS,
     WEIGHTS,
     Run,
+    Weights,
     as_run,
     check_free,
     choose_folder,
@@ -46,9 +55,9 @@ def coarsen(
     *,
     space: int = 1,
     time: int = 1,
-    method: str = "rediscretize",
-    interpolation: str = "constant",
-    weights: str = "best",
+    method: MeshMethod = "rediscretize",
+    interpolation: Interpolation = "constant",
+    weights: Weights = "best",
     settings: dict[str, Any] | None = None,
     output: str | Path | None = None,
 ) -> Run:
@@ -69,8 +78,8 @@ def refine(
     *,
     space: int = 1,
     time: int = 1,
-    interpolation: str = "constant",
-    weights: str = "best",
+    interpolation: Interpolation = "constant",
+    weights: Weights = "best",
     settings: dict[str, Any] | None = None,
     output: str | Path | None = None,
 ) -> Run:
@@ -90,9 +99,9 @@ def compare_levels(
     run: Run,
     original: str | Path | Run,
     *,
-    weights: str = "best",
+    weights: Weights = "best",
     data: str | Path | None = None,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> dict[str, Any]:
     """Test accuracy, loss and images a second of a run, those of its original beside them.
 
@@ -101,6 +110,7 @@ def compare_levels(
     """
     where = resolve_device(device)
     networks, tests, trainings = {}, {}, {}
+    which: Weights
     for name, one, which in (("run", run, "best"), ("original", as_run(original), weights)):
         network, test, trainings[name] = read_run(one, data, weights=which)
         networks[name], tests[name] = network.to(where), test.to(where)
@@ -137,7 +147,7 @@ def images_per_second(
     return {name: len(images) / t.median for name, t in timings.items() if t is not None}
 
 
-def _open(run: str | Path | Run, weights: str, space: int, time: int) -> tuple[Run, Network]:
+def _open(run: str | Path | Run, weights: Weights, space: int, time: int) -> tuple[Run, Network]:
     """A run and its network, of which something is to change."""
     source = as_run(run)
     network = read_weights(source, weights)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
@@ -38,11 +38,13 @@ PUBLISHED: dict[tuple[str, str], Published] = {
 }
 
 
+Dataset = Literal["stl10", "cifar10", "cifar100"]
 TITLES = {"stl10": "STL-10", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
+Dynamics = Literal["parabolic", "hamiltonian", "second_order", "resnet", "resnet_narrow"]
 PAPER_DYNAMICS = ("parabolic", "hamiltonian", "second_order")
 NARROW = "resnet_narrow"
 """The baseline with so few channels that it has as many weights as the parabolic network."""
-DYNAMICS = (*PAPER_DYNAMICS, "resnet", NARROW)
+DYNAMICS: tuple[Dynamics, ...] = get_args(Dynamics)
 
 PERCENTAGES = (10, 20, 30, 40, 50, 60, 70, 80)
 """How much of the training images Figure 2 trains on; 20 % more are for validation."""
@@ -65,6 +67,7 @@ class Target:
     """Whether it shows every seed, or the first alone."""
 
 
+TargetName = Literal["table1", "figure1", "figure2", "figure3", "figure4", "all"]
 TARGETS = {
     "table1": Target(datasets=tuple(TITLES), dynamics=DYNAMICS),
     "figure1": Target(datasets=("stl10", "cifar10"), most_datasets=1, all_seeds=False),

@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -40,7 +40,7 @@ from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
-from pdecnn.networks.preprocessing import Preprocessing
+from pdecnn.networks.preprocessing import Pixels, Preprocessing
 from pdecnn.networks.pretrained import CONFIG, refuse_nonfinite
 from pdecnn.networks.pretrained import WEIGHTS as MODEL
 from pdecnn.networks.registry import (
@@ -53,14 +53,15 @@ from pdecnn.networks.registry import (
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.config import VALIDATION_FRACTION, DataConfig, RunConfig
 from pdecnn.runs.recipes import recipe
-from pdecnn.runs.runs import Run
+from pdecnn.runs.runs import Run, Weights
 
 log = logging.getLogger(__name__)
 SHOWN_IMAGES = "shown images"
 """What draws the test images that people see: the same ones for every run on a data set."""
 _NUM_SAMPLED = 64
 """Images of a set on the disk that its fingerprint looks at."""
-DEVICES = ("auto", "cpu", "cuda", "mps")
+Device = Literal["auto", "cpu", "cuda", "mps"] | str
+"""Also one of several, such as cuda:1."""
 QUEUED = "PDECNN_QUEUED"
 """In the environment of a run of a queue: it speaks in notes alone, and ends with its input."""
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -100,7 +101,7 @@ def _named_device(name: str) -> torch.device:
         return torch.device(next(kind for kind, there in available.items() if there))
     kind = name.partition(":")[0]
     if kind not in available:
-        raise ConfigError(f"unknown device {name!r} (known: {', '.join(DEVICES)})")
+        raise ConfigError(f"unknown device {name!r} (known: auto, {', '.join(available)})")
     if not available[kind]:
         raise ConfigError(f"device {name!r} is not available here; use --device auto or cpu")
     try:
@@ -512,7 +513,7 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
         mean, std = channel_statistics(train)
     if config.standardize == "mean":
         std = None
-    pixels = "uint8" if train.dtype == torch.uint8 else "float32"
+    pixels: Pixels = "uint8" if train.dtype == torch.uint8 else "float32"
     if train.sizes is not None:  # pictures, which stay as large as they are
         return Preprocessing(
             standardize=config.standardize,
@@ -537,7 +538,7 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
 # ------------------------------------------------------------------ weights
 
 
-def load(path: str | Path, weights: str = "best") -> Network:
+def load(path: str | Path, weights: Weights = "best") -> Network:
     """The trained network of a run directory or `save_pretrained` folder, in evaluation mode.
 
     The name of a model with published weights will do where no path is called so.
@@ -558,7 +559,7 @@ class PublishedRun(Run):
         """That of the recipe of the same name."""
         return recipe(str(self.folder))
 
-    def weights(self, which: str = "best") -> Path:
+    def weights(self, which: Weights = "best") -> Path:
         """Where they are."""
         if which != "best":
             raise ConfigError(f"{self.folder} has its published weights only; leave out --weights")
@@ -573,7 +574,7 @@ def open_run(run: str | Path | Run) -> Run:
     return Run(run) if name is None else PublishedRun(name)
 
 
-def read_weights(run: Run, which: str = "best") -> Network:
+def read_weights(run: Run, which: Weights = "best") -> Network:
     """The network of a run with its best or last weights, which it may be training meanwhile."""
     while True:
         folder = run.weights(which)

@@ -22,6 +22,7 @@ from pdecnn.runs.config import RunConfig
 from pdecnn.runs.evaluation import evaluate
 from pdecnn.runs.preparation import (
     QUEUED,
+    Device,
     Interrupted,
     StopSignals,
     cpu_threads,
@@ -48,7 +49,7 @@ def run_queue(
     runs: dict[str, RunConfig],
     folder: Path,
     *,
-    device: str = "auto",
+    device: Device = "auto",
     num_parallel: int | None = None,
 ) -> dict[str, str]:
     """Bring each run to its end in `folder/name` and return what went wrong, by name.

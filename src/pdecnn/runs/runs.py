@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -45,7 +45,8 @@ from pdecnn.runs.config import RunConfig, run_config_from_dict
 CONFIG, SUMMARY, METRICS, TIMING = "config.json", "summary.json", "metrics.jsonl", "timing.jsonl"
 ENVIRONMENT, PREDICTIONS, DATA = "environment.json", "predictions.safetensors", "data.json"
 CHECKPOINTS, FIGURES, TENSORBOARD, INITIAL = "checkpoints", "figures", "tensorboard", "initial"
-WEIGHTS = ("best", "last")
+Weights = Literal["best", "last"]
+WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 LOCK, HOLDER = ".lock", ".holder"
 RUNS = Path("runs")
 TIME_LIMIT = "time_limit"
@@ -148,7 +149,7 @@ class Run:
         name = f"epoch-{epoch:04d}" + (f"-batch-{batch:06d}" if batch else "")
         return self.folder / CHECKPOINTS / name
 
-    def weights(self, which: str = "best") -> Path:
+    def weights(self, which: Weights = "best") -> Path:
         """The `from_pretrained` folder of the best or the last weights.
 
         Where it is a link the folder that it means now: a training may point it elsewhere while

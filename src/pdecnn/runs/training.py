@@ -25,6 +25,7 @@ from pdecnn.learning.metrics import (
     AUTO,
     EpochReport,
     Measured,
+    Precision,
     resolve_precision,
 )
 from pdecnn.learning.progress import Progress
@@ -36,6 +37,7 @@ from pdecnn.networks.registry import published_name
 from pdecnn.runs.config import RunConfig, assignment, differing_keys, run_config_from_dict
 from pdecnn.runs.preparation import (
     SHOWN_IMAGES,
+    Device,
     Interrupted,
     Splits,
     StopSignals,
@@ -126,7 +128,7 @@ def train(
     data: tuple[Any, ...] | Mapping[str, Any] | None = None,
     output: str | Path | None = None,
     resume: bool = False,
-    device: str = "auto",
+    device: Device = "auto",
     initial: str | Path | None = None,
     foreign: bool = False,
     listener: Listener | None = None,
@@ -252,7 +254,7 @@ def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:
     return run
 
 
-def with_precision(config: RunConfig, precision: str) -> RunConfig:
+def with_precision(config: RunConfig, precision: Precision) -> RunConfig:
     """The config with 'auto' resolved: a run says what it computes in, wherever it goes on."""
     if config.training.precision != AUTO:
         return config

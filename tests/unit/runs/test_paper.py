@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -11,8 +12,11 @@ from pdecnn.runs import paper
 from pdecnn.runs.paper import (
     NARROW,
     PUBLISHED,
+    TARGETS,
     TITLES,
+    Dataset,
     Experiment,
+    TargetName,
     count_weights,
     make_plan,
     narrowed,
@@ -24,6 +28,11 @@ def data(tmp_path, monkeypatch):
     """A folder in which every data set is found."""
     monkeypatch.setattr(paper, "find_dataset", lambda name, folder: folder / name)
     return tmp_path
+
+
+def test_the_words_that_it_takes_are_its_types():
+    assert get_args(TargetName) == (*TARGETS, "all")
+    assert get_args(Dataset) == tuple(TITLES)
 
 
 def test_table_1_is_the_recipes_with_every_seed(data):

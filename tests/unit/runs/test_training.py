@@ -8,13 +8,13 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
-from pdecnn.runs.preparation import Interrupted
 from safetensors.torch import load_file
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError, DivergedError
 from pdecnn.learning.distributed import ALONE
 from pdecnn.runs import training
+from pdecnn.runs.preparation import Interrupted
 from tests.runs import Recorder, fingerprint, modification_times, small_config
 from tests.unit.learning.trainings import Rehearsed, rehearsed_graphs
 
