@@ -78,18 +78,18 @@ def test_it_opens_without_complaints_requests_or_overflow(browser, pages, name, 
         assert ground == {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 21, 26)"}[scheme]
 
 
-@pytest.mark.parametrize("width", [400, 1000, 1400])
-def test_three_runs_fit_without_sideways_scrolling(browser, pages, width):
-    with watched_page(browser, viewport={"width": width, "height": 900}) as page:
+def test_three_runs_fit_without_sideways_scrolling(browser, pages):
+    with watched_page(browser) as page:
         page.goto(pages["three"].as_uri())
+        for width in (400, 1000, 1400):
+            page.set_viewport_size({"width": width, "height": 900})
+            height, across = page.evaluate(
+                "(({scrollHeight, scrollWidth}) => [scrollHeight, scrollWidth])"
+                "(document.documentElement)"
+            )
+            assert across <= width
+        assert height <= 5000
         assert page.complaints == []
-        height, across = page.evaluate(
-            "(({scrollHeight, scrollWidth}) => [scrollHeight, scrollWidth])"
-            "(document.documentElement)"
-        )
-        assert across <= width
-        if width == 1400:
-            assert height <= 5000
         row = page.locator(".images > li").first
         assert row.locator(".bar").count() == 3
         assert row.locator("img").count() == 1
