@@ -18,7 +18,7 @@ from tests.browser import findings, watched_page
 from tests.end_to_end.test_own_data import write_example
 from tests.pages import Page
 from tests.ranks import run_forks
-from tests.runs import call, command, small_config, small_options
+from tests.runs import call, small_config, small_options
 
 NAMES = ("<script>alert(1)</script>", "a_class_with_quite_a_long_name_that_goes_on", "c")
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "report.md"
@@ -331,15 +331,3 @@ def test_signals_and_volumes_are_shown_as_curves_and_slices(run_command, browser
         assert page.locator("#images .slices").count() == 4
         assert page.locator("#images .slices img").count() == 12
         assert page.locator(".warning", has_text="cannot be compared").is_visible()
-
-
-@pytest.mark.slow
-def test_the_demos_run_is_reported(tmp_path):
-    """The network of `pdecnn train`; its accuracy does not matter here."""
-    trained = command(
-        "train", "--quiet", "--output", "run", "--set", "training.epochs=2", cwd=tmp_path
-    )
-    assert trained.code == 0, trained.stderr
-    done = command("report", "run", cwd=tmp_path)
-    assert done.code == 0, done.stderr
-    assert (tmp_path / "report.html").stat().st_size < 1_000_000
