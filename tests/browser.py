@@ -107,6 +107,7 @@ class Firefox:
 
     def open(self, url):
         """Open a page and wait until its own script says that it is drawn."""
+        self.complaints.clear()
         self.ask("browsingContext.navigate", context=self._context, url=url, wait="complete")
         self.wait_until("document.body.getAttribute('aria-busy') === 'false'")
 
@@ -142,14 +143,13 @@ class Firefox:
         self.ask("input.performActions", context=self._context, actions=[source])
 
 
-@pytest.fixture
-def firefox(tmp_path):
-    """A Firefox with a profile of its own, that wants no motion."""
+@pytest.fixture(scope="session")
+def firefox(tmp_path_factory):
+    """A Firefox with a profile of its own, that wants no motion, for one page after another."""
     path = find_browser(FIREFOX)
     from websockets.sync.client import connect
 
-    profile = tmp_path / "profile"
-    profile.mkdir()
+    profile = tmp_path_factory.mktemp("profile")
     (profile / "user.js").write_text('user_pref("ui.prefersReducedMotion", 1);\n')
     command = [path, "--headless", "--no-remote", "--profile", profile]
     process = subprocess.Popen(

@@ -1,6 +1,7 @@
 """The suite runs on one thread and draws the same examples every time."""
 
 import gc
+import os
 
 import pytest
 import torch
@@ -25,6 +26,14 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_the_disk():
+    """What fsync is for, a loss of power, no test causes; what is no file stays an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield
 
 
 def pytest_addoption(parser):

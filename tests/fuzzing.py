@@ -26,6 +26,7 @@ from tests.outside import Surroundings, watch
 from tests.runs import finish
 
 BATCH = 500
+PHASES = (Phase.generate, Phase.shrink)
 LONGEST_SECONDS = 100
 """From then on an input counts as one that hangs; the slowest ones take two."""
 LONGEST_LINE = 20_000
@@ -105,7 +106,7 @@ class Fuzzer:
                 max_examples=examples,
                 deadline=None,
                 database=None,
-                phases=(Phase.generate, Phase.shrink),
+                phases=PHASES,
                 suppress_health_check=list(HealthCheck),
             )
             try:

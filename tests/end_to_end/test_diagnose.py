@@ -5,7 +5,7 @@ import json
 import pytest
 
 import pdecnn
-from tests.runs import call, command, small_config
+from tests.runs import call, small_config
 
 FILES = ("diagnosis.json", "spectra.csv", "coefficients.csv", "pde.tex")
 FIGURES = ("stability", "growth", "energy", "reversibility", "learned_pde")
@@ -88,19 +88,3 @@ def test_what_is_wrong_is_said_in_one_line(run_command, run, arguments, code, me
     assert done.code == code
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_the_demos_run_is_diagnosed(tmp_path):
-    """The network of `pdecnn train`, as another process; its accuracy does not matter here."""
-    trained = command(
-        "train", "--quiet", "--output", "run", "--set", "training.epochs=2", cwd=tmp_path
-    )
-    assert trained.code == 0, trained.stderr
-    done = command("diagnose", "run", "--json", cwd=tmp_path)
-    assert done.code == 0, done.stderr
-    values = json.loads(done.stdout)
-    assert values["recipe"] == "hamiltonian_digits"
-    assert len(values["blocks"]) == 2
-    spectra = [step["system"] for block in values["blocks"] for step in block["stability"]["steps"]]
-    assert all(spectrum["complete"] for spectrum in spectra)

@@ -34,7 +34,7 @@ def run_benchmark(*options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian", "second_order"])
+@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian"])
 def test_refining_small_steps_in_time_keeps_the_accuracy(dynamics, tmp_path):
     settings = {"network.num_steps": 8, "network.step_size": 0.125, "training.epochs": 8}
     settings["network.channels"] = [8, 16, 16]

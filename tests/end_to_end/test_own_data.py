@@ -174,17 +174,13 @@ def test_a_run_on_signals_is_like_any_other(commands, tmp_path):
     assert "takes 1D samples; pass .npy" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("recipe", "example", "number"),
-    [("signals", ("chirps", "make_signals"), 100), ("volumes", ("rotations", "make_videos"), 60)],
-)
-def test_the_figures_of_signals_and_volumes_are_drawn(recipe, example, number, capsys, tmp_path):
+def test_the_figures_of_volumes_are_drawn(capsys, tmp_path):
     import pdecnn
     from pdecnn.reports.run_figures import draw_run_figures
 
-    write_example(tmp_path / "data.npz", *example, number)
+    write_example(tmp_path / "data.npz", "rotations", "make_videos", 60)
     settings = {"network.channels": [4, 4], "training.epochs": 1, "training.batch_size": 8}
-    config = pdecnn.recipe(f"parabolic_{recipe}").with_settings(
+    config = pdecnn.recipe("parabolic_volumes").with_settings(
         settings | {"data.folder": str(tmp_path / "data.npz")}
     )
     run = pdecnn.train(config, output=tmp_path / "run")
@@ -202,8 +198,10 @@ LEARNED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dynamics", ["parabolic", "hamiltonian", "second_order"])
-@pytest.mark.parametrize("kind", LEARNED)
+@pytest.mark.parametrize(
+    ("kind", "dynamics"),
+    [("signals", "hamiltonian"), ("signals", "second_order"), ("volumes", "parabolic")],
+)
 def test_signals_and_volumes_are_learned(kind, dynamics, commands, tmp_path):
     """Far above the quarter of chance; benchmarks/own_data.py measures how well."""
     example, function, number, epochs = LEARNED[kind]

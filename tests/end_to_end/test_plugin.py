@@ -1,7 +1,6 @@
 """Every command on integrators and a layer that an installed package brings."""
 
 import json
-import os
 import sys
 
 import pytest
@@ -11,7 +10,7 @@ import pdecnn
 from pdecnn.explorer.answers import Explorer
 from pdecnn.explorer.subject import open_subject
 from tests.plugins import forget, install
-from tests.runs import call, command, small_config, small_options
+from tests.runs import call, small_config, small_options
 
 SMOOTH = {"network__normalization": "none", "network__activation": "tanh"}
 OWN = {
@@ -103,26 +102,6 @@ def test_all_commands_work_on_it(own, run, run_command, tmp_path):
     assert "features Y" in names
     assert answers[4]["reversible"]
     assert max(answers[4]["errors"]) < 1e-4
-
-
-@pytest.mark.slow
-def test_a_new_process_finds_the_plugin_and_one_without_it_says_what_is_missing(
-    tmp_path_factory, tmp_path, monkeypatch
-):
-    folder = tmp_path_factory.mktemp("installed")
-    install(folder)
-    run, device = tmp_path / "run", ("--device", "cpu")
-    options = small_options(training__epochs=1, **OWN["explicit_midpoint"])
-    before = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), before]))
-    options = (*options, *device)
-    trained = command("train", "hamiltonian_digits", "--output", run, *options, fresh=True)
-    assert trained.code == 0, trained.stderr
-    monkeypatch.setenv("PYTHONPATH", before)
-    refused = command("evaluate", run, *device, fresh=True)
-    assert refused.code in (2, 5)
-    assert MISSING in refused.stderr
-    assert refused.stderr.count("\n") == 1
 
 
 def test_without_its_plugin_a_run_is_refused_by_name(installed, capsys, monkeypatch, tmp_path):

@@ -34,8 +34,7 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
         ("verlet", "exact", 10, 50, 4),
         *(
             pytest.param(integrator, backprop, 25, 100, 16, marks=pytest.mark.slow)
-            for integrator in ("verlet", "leapfrog")
-            for backprop in ("reversible", "exact")
+            for integrator, backprop in (("verlet", "reversible"), ("leapfrog", "exact"))
         ),
     ],
 )

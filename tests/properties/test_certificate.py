@@ -66,7 +66,7 @@ def test_no_network_expands_a_distance_by_more_than_its_constant(network, seed, 
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(network=networks(), seed=st.integers(0, 2**31))
 def test_neither_ascent_nor_attack_exceeds_a_certificate(network, seed):
     images = draw_images(network, seed, 4)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("num_steps", [15, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_steps", [15, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("subject", SUBJECTS, ids="-".join)
 def test_gradients_stay_right_and_memory_flat(subject, num_steps):
     done = soak(subject, num_steps, interval=5)

@@ -117,7 +117,6 @@ def test_the_recipe_of_a_run_is_no_path_for_coarsen(whole, tmp_path, monkeypatch
 
 
 def test_a_killed_coarsening_can_be_repeated(whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     functions = ("open", "replace", "rename", "symlink", "unlink", "rmdir", "mkdir")
     finished = False
     for deadline in range(100):

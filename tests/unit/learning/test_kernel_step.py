@@ -319,6 +319,7 @@ def check_what_no_kernel_fits_is_left_to_the_operators(name):
         assert not kernel_parts(trainer._step)["_apply"].__self__.measures
 
 
+@pytest.mark.slow
 def test_in_the_interpreter():
     run_checks(__file__)
 

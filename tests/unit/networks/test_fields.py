@@ -270,10 +270,9 @@ def test_torch_func_follows_all_levels_or_refuses_in_one_line(dynamics):
         torch.func.grad(lambda x: network(x).sum())(images)
 
 
-@every_wave
-def test_all_levels_are_one_compiled_graph(dynamics):
+def test_all_levels_are_one_compiled_graph():
     torch.compiler.reset()
-    network = make(dynamics, backprop="exact")
+    network = make("hamiltonian", backprop="exact")
     images = images_for(network)
     compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(images), network(images))

@@ -7,7 +7,6 @@ from collections import Counter
 import torch
 
 import pdecnn
-from benchmarks.speed import make_digits_pair
 from pdecnn.pde import Block, SymmetricLayer
 from tests.blocks import every_integrator, make_block, make_features
 
@@ -59,12 +58,3 @@ def test_a_layer_and_a_step_cost_few_calls():
     # A step of two layers: itself, its shears, and for each layer six.
     assert counts[1] - counts[0] == 3 * 14
     assert counts[0] <= 3 * 14 + 20
-
-
-def test_a_training_step_of_the_digits_is_at_most_200_calls():
-    trainer, _ = make_digits_pair("hamiltonian")
-    trainer.begin_epoch()
-    trainer.step()
-    with Watch() as watch:
-        trainer.step()
-    assert sum(watch.calls.values()) <= 200, watch.calls.most_common(20)

@@ -118,8 +118,6 @@ class Mortal:
         self.calls, self.deadline = [], deadline
         for name in self.FUNCTIONS:
             monkeypatch.setattr(os, name, self.wrap(name, getattr(os, name)))
-        # Not needed for what a process sees, and half of the time of a save.
-        monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
     def wrap(self, name, function):
         def call(*arguments, **options):
@@ -163,9 +161,7 @@ def check_death_at(deadline, expected, folder, monkeypatch):
         Mortal(dying, deadline)
         with pytest.raises(Killed):
             pdecnn.train(small_config(**TINY), output=folder)
-    with monkeypatch.context() as quick:
-        quick.setattr(os, "fsync", lambda descriptor: None)
-        run = pdecnn.train(small_config(**TINY), output=folder, resume=True)
+    run = pdecnn.train(small_config(**TINY), output=folder, resume=True)
     assert fingerprint(folder) == expected
     assert names_in(run.folder / "checkpoints") == [path.name for path in run.checkpoints]
     # A run killed when all was done has nothing to resume: its lock, which nobody holds, stays.

@@ -16,7 +16,6 @@ from pdecnn.runs.preparation import read_splits
 from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.sound_files import tone, write_speakers, write_wave
 
-DYNAMICS = ("parabolic", "hamiltonian", "second_order")
 SMALL = {
     "data.seconds": 0.1,
     "data.label": "^([a-z]+)_",
@@ -48,11 +47,10 @@ def config_for(dynamics, folder, **changes):
     return pdecnn.recipe(f"{dynamics}_sounds").with_settings(settings)
 
 
-@pytest.mark.parametrize("dynamics", DYNAMICS)
-def test_every_dynamics_learns_to_tell_two_tones_apart(dynamics, folder, tmp_path):
+def test_a_network_learns_to_tell_two_tones_apart(folder, tmp_path):
     changes = {"validation_groups": None, "validation_fraction": 0.0}
     changes = {f"data__{name}": value for name, value in changes.items()}
-    config = config_for(dynamics, folder, training__epochs=12, **changes)
+    config = config_for("second_order", folder, training__epochs=12, **changes)
     run = pdecnn.train(config, output=tmp_path / "run")
     assert run.summary["test"]["accuracy"] > 0.9
     assert pdecnn.load(run.folder).preprocessing.class_names == ("high", "low")
