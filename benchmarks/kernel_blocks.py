@@ -24,7 +24,7 @@ from triton.testing import do_bench
 from pdecnn.fast.acceleration import fast_layout
 from pdecnn.fast.kernels import stages
 from pdecnn.fast.kernels import symmetric_shear as kernels
-from pdecnn.fast.packing import pack, pack_stencils, pixels_as_one, unpack
+from pdecnn.fast.packing import pack, pack_adjoints, pack_stencils, pixels_as_one, unpack
 
 SHAPES = "125x16x32,125x32x16,125x56x8,1000x32x32,1000x64x16,1000x112x8"
 STAGES = ",".join(
@@ -50,10 +50,11 @@ def make_calls(
     state, state_gradient = features(torch.float32), features(torch.float32)
     taps = (3,) * len(size)
     stencil = (torch.randn(1, channels, *taps, channels, device="cuda") / 10).bfloat16()
-    stencil, plain = pack_stencils(stencil, pixels)[0].movedim(-1, 1), stencil[0].movedim(-1, 1)
-    plain_x, plain_gradient = unpack(x, pixels), unpack(gradient, pixels)
+    plain, plain_x = stencil[0].movedim(-1, 1), unpack(x, pixels)
+    plain_gradient = unpack(gradient, pixels)
+    stencil, adjoint = pack_stencils(stencil, pixels)[0], pack_adjoints(stencil, pixels)[0]
     scale, bias = torch.rand(2, len(stencil), device="cuda").add(0.5).unbind()
-    weights = kernels.Weights(stencil, scale, bias, EPSILON, pixels)
+    weights = kernels.Weights(stencil, adjoint, scale, bias, EPSILON)
     two = len(size) == 2
     convolve = functional.conv2d if two else functional.conv3d
     back = functional.conv_transpose2d if two else functional.conv_transpose3d
@@ -61,7 +62,7 @@ def make_calls(
     saved = kernels.Activated(a, u)
 
     def stencil_gradient() -> torch.Tensor:
-        parts = torch.empty(kernels.stencil_gradient_shape(x), device="cuda")
+        parts = torch.empty(kernels.stencil_gradient_shape(x, stencil), device="cuda")
         kernels.stencil_gradient_parts(gu, x, a, gradient, 1.0, out=parts)
         return parts.sum(0)
 
@@ -70,11 +71,11 @@ def make_calls(
         "activate, kept": ("activate_kept", lambda: kernels.activate(x, weights, keep=True)),
         "add adjoint": (
             "add_adjoint",
-            lambda: kernels.add_adjoint(state, a, stencil, -1.0, copy=True),
+            lambda: kernels.add_adjoint(state, a, adjoint, -1.0, copy=True),
         ),
         "add adjoint, following": (
             "add_adjoint",
-            lambda: kernels.add_adjoint(state, a, stencil, 1.0, following=(state_gradient, 1.0)),
+            lambda: kernels.add_adjoint(state, a, adjoint, 1.0, following=(state_gradient, 1.0)),
         ),
         "hidden gradient": (
             "hidden_gradient",
@@ -87,7 +88,7 @@ def make_calls(
         "undo": (
             "add_adjoint",
             lambda: kernels.undo_add_adjoint(
-                state, a, state_gradient, gu, stencil, 1.0, copies=(True, True)
+                state, a, state_gradient, gu, adjoint, 1.0, copies=(True, True)
             ),
         ),
         "stencil gradient": ("stencil_gradient", stencil_gradient),
