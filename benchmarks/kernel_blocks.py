@@ -1,13 +1,14 @@
 """Time the fused kernels with other block sizes, beside cuDNN: what the tables in
 `fast/kernels/symmetric_shear.py` and `fast/kernels/stages.py` were chosen from.
 
-    python benchmarks/kernel_blocks.py [--seconds 60] [--shapes 125x16x32,1000x32x32]
+    python benchmarks/kernel_blocks.py [--seconds 60] [--shapes 125x16x32,8x4x64^3]
         [--stages 125x3x32x32,1000x64x112x16]
 
-Needs a CUDA device. A shape is images x channels x side, that of a stage images x channels x new
-channels x side: of an opening from at most 16 channels, else of a connector that pools where the
-channels change. A line gives the three best blocks of a kernel (the numbers of its `Blocks`) with
-their microseconds, and those of the table in use; for a stage also what its bytes take at 4.3 TB/s.
+Needs a CUDA device. A shape is images x channels x side, of volumes side^3; that of a stage images
+x channels x new channels x side: of an opening from at most 16 channels, else of a connector that
+pools where the channels change. A line gives the three best blocks of a kernel (the numbers of its
+`Blocks`) with their microseconds, and those of the table in use; for a stage also what its bytes
+take at 4.3 TB/s.
 """
 
 import argparse
@@ -20,8 +21,10 @@ import torch
 from torch.nn import functional
 from triton.testing import do_bench
 
+from pdecnn.fast.acceleration import fast_layout
 from pdecnn.fast.kernels import stages
 from pdecnn.fast.kernels import symmetric_shear as kernels
+from pdecnn.fast.packing import pack, pack_adjoints, pack_stencils, pixels_as_one, unpack
 
 SHAPES = "125x16x32,125x32x16,125x56x8,1000x32x32,1000x64x16,1000x112x8"
 STAGES = ",".join(
@@ -34,24 +37,32 @@ BYTES_A_MICROSECOND = 4.3e6
 
 
 def make_calls(
-    num_images: int, channels: int, side: int
+    num_images: int, channels: int, size: tuple[int, ...]
 ) -> dict[str, tuple[str, Callable[[], Any]]]:
     """By the name shown: the entry of the table that a kernel takes, and a call of it."""
+    pixels = pixels_as_one(channels, size)
 
     def features(dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        values = torch.randn(num_images, channels, side, side, device="cuda").to(dtype)
-        return values.contiguous(memory_format=torch.channels_last)
+        values = torch.randn(num_images, channels, *size, device="cuda").to(dtype)
+        return pack(fast_layout(values), pixels)
 
     x, a, u, gradient, gu = (features() for _ in range(5))
     state, state_gradient = features(torch.float32), features(torch.float32)
-    stencil = (torch.randn(channels, 3, 3, channels, device="cuda") / 10).bfloat16()
-    stencil = stencil.permute(0, 3, 1, 2)
-    scale, bias = torch.rand(channels, device="cuda") + 0.5, torch.randn(channels, device="cuda")
-    weights = kernels.Weights(stencil, scale, bias, EPSILON)
+    taps = (3,) * len(size)
+    stencil = (torch.randn(1, channels, *taps, channels, device="cuda") / 10).bfloat16()
+    plain, plain_x = stencil[0].movedim(-1, 1), unpack(x, pixels)
+    plain_gradient = unpack(gradient, pixels)
+    stencil, adjoint = pack_stencils(stencil, pixels)[0], pack_adjoints(stencil, pixels)[0]
+    scale, bias = torch.rand(2, len(stencil), device="cuda").add(0.5).unbind()
+    weights = kernels.Weights(stencil, adjoint, scale, bias, EPSILON)
+    two = len(size) == 2
+    convolve = functional.conv2d if two else functional.conv3d
+    back = functional.conv_transpose2d if two else functional.conv_transpose3d
+    differentiate = torch.nn.grad.conv2d_weight if two else torch.nn.grad.conv3d_weight
     saved = kernels.Activated(a, u)
 
     def stencil_gradient() -> torch.Tensor:
-        parts = torch.empty(kernels.stencil_gradient_shape(x), device="cuda")
+        parts = torch.empty(kernels.stencil_gradient_shape(x, stencil), device="cuda")
         kernels.stencil_gradient_parts(gu, x, a, gradient, 1.0, out=parts)
         return parts.sum(0)
 
@@ -60,11 +71,11 @@ def make_calls(
         "activate, kept": ("activate_kept", lambda: kernels.activate(x, weights, keep=True)),
         "add adjoint": (
             "add_adjoint",
-            lambda: kernels.add_adjoint(state, a, stencil, -1.0, copy=True),
+            lambda: kernels.add_adjoint(state, a, adjoint, -1.0, copy=True),
         ),
         "add adjoint, following": (
             "add_adjoint",
-            lambda: kernels.add_adjoint(state, a, stencil, 1.0, following=(state_gradient, 1.0)),
+            lambda: kernels.add_adjoint(state, a, adjoint, 1.0, following=(state_gradient, 1.0)),
         ),
         "hidden gradient": (
             "hidden_gradient",
@@ -77,15 +88,15 @@ def make_calls(
         "undo": (
             "add_adjoint",
             lambda: kernels.undo_add_adjoint(
-                state, a, state_gradient, gu, stencil, 1.0, copies=(True, True)
+                state, a, state_gradient, gu, adjoint, 1.0, copies=(True, True)
             ),
         ),
         "stencil gradient": ("stencil_gradient", stencil_gradient),
-        "cuDNN: K x": ("", lambda: functional.conv2d(x, stencil, padding=1)),
-        "cuDNN: K^T x": ("", lambda: functional.conv_transpose2d(x, stencil, padding=1)),
+        "cuDNN: K x": ("", lambda: convolve(plain_x, plain, padding=1)),
+        "cuDNN: K^T x": ("", lambda: back(plain_x, plain, padding=1)),
         "cuDNN: gradient of K": (
             "",
-            lambda: torch.nn.grad.conv2d_weight(x, stencil.shape, gradient, padding=1),
+            lambda: differentiate(plain_x, plain.shape, plain_gradient, padding=1),
         ),
     }
 
@@ -93,11 +104,11 @@ def make_calls(
 def candidates(entry: str, padded: int) -> list[kernels.Blocks]:
     """Blocks worth trying: enough registers for the tile, wide enough for the matrix unit."""
     if entry == "stencil_gradient":
-        sizes = product((32, 64, 128), (64, 128, 256), (4, 8), (2, 3, 4))
+        sizes = product((32, 64, 128), (64, 128, 256), (4, 8), (1, 2, 3, 4))
         tile = lambda blocks: padded * blocks.width  # noqa: E731
     else:
         widths = [width for width in (16, 32, 64) if width <= padded][-2:]
-        sizes = product((64, 128, 256), widths, (4, 8), (2, 3, 4))
+        sizes = product((64, 128, 256), widths, (4, 8), (1, 2, 3, 4))
         tile = lambda blocks: padded * blocks.pixels  # noqa: E731
     blocks = (kernels.Blocks(*size) for size in sizes)
     return [block for block in blocks if tile(block) // (32 * block.num_warps) <= 128]
@@ -210,9 +221,12 @@ def main() -> None:
     parser.add_argument("--stages", default=STAGES, help="'' for none")
     options = parser.parse_args()
     for shape in filter(None, options.shapes.split(",")):
-        num_images, channels, side = map(int, shape.split("x"))
-        calls, padded = make_calls(num_images, channels, side), kernels._padded(channels)
-        time_calls(shape, calls, kernels._BLOCKS, padded, candidates, options.seconds)
+        num_images, channels, side = shape.split("x")
+        size = (int(side.removesuffix("^3")),) * (3 if side.endswith("^3") else 2)
+        calls = make_calls(int(num_images), int(channels), size)
+        padded = kernels._padded(int(channels) * pixels_as_one(int(channels), size))
+        table = kernels._BLOCKS if len(size) == 2 else kernels._VOLUME_BLOCKS
+        time_calls(shape, calls, table, padded, candidates, options.seconds)
     for shape in filter(None, options.stages.split(",")):
         num_images, channels, new_channels, side = map(int, shape.split("x"))
         stage_calls = make_stage_calls(num_images, channels, new_channels, side)

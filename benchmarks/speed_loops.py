@@ -224,7 +224,9 @@ def bench_volumes(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str
     """Steps of the network for volumes beside plain torch, in three dimensions."""
     size, batch_size = (64, 8) if device.type == "cuda" else (8, 2)
     subject = Subject(_VOLUMES, batch_size, (size,) * 3)
+    blocks = accelerate(make_network(model_config(_VOLUMES), device)).acceleration
     return {
+        "blocks": [f"{block.path}: {block.reason}" for block in blocks],
         "repeats": sizes.num_repeats,
         "precision": precision_of(device),
         "size": list(subject.size),

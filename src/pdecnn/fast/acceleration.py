@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from pdecnn.errors import ConfigError
 from pdecnn.fast.fused import fused_block, fused_steps, misfit, misfit_of_precision
+from pdecnn.fast.kernels.symmetric_shear import CHANNELS_LAST
 from pdecnn.fast.stages import fused_stage
 from pdecnn.networks.stages import Carrier, Classifier, Connector, LinearOpening, Opening, Stage
 from pdecnn.pde.backprop import REVERSING_MODES, Path, Propagator, TimeStepping, refuse_buffers
@@ -29,13 +30,12 @@ from pdecnn.pde.randomness import has_foreign_code
 from pdecnn.pde.stable import looks_at_weights
 
 Module = TypeVar("Module", bound=nn.Module)
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _CHANNEL_GROUP = 8
 
 
 def fast_layout(features: Tensor) -> Tensor:
     """The features with their channels last in memory, where convolutions are fastest."""
-    layout = _CHANNELS_LAST.get(features.dim())
+    layout = CHANNELS_LAST.get(features.dim())
     return features if layout is None else features.contiguous(memory_format=layout)
 
 

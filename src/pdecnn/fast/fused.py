@@ -13,6 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.fast.kernels import symmetric_shear as kernels
+from pdecnn.fast.packing import (
+    pack,
+    pack_adjoints,
+    pack_stencils,
+    pixels_as_one,
+    unpack,
+    unpack_stencils,
+)
 from pdecnn.pde.backprop import TimeStepping
 from pdecnn.pde.facts import declared
 from pdecnn.pde.grid import Grid, largest_magnitude
@@ -50,6 +58,8 @@ class Plan:
     """Whether all is kept for the gradient; else states are computed backwards."""
     parts: int | None = None
     """Where features go in and come out, not states: into how many components they are split."""
+    pixels: int = 1
+    """How many pixels side by side the kernels take as one."""
 
     @property
     def grid_scale(self) -> float | None:
@@ -199,8 +209,9 @@ def _run(
     )
     stencils, scales, biases = zip(*map(kernels.weights_of, layers), strict=True)
     epsilons = tuple(float(layer.normalization.epsilon) for layer in layers)  # type: ignore[union-attr, arg-type]
+    pixels = pixels_as_one(stencils[0].shape[1], inputs[0].shape[2:])
     # Only here: within an autograd function gradients are always off.
-    plan = Plan(updates, epsilons, grid, keep and torch.is_grad_enabled(), parts)
+    plan = Plan(updates, epsilons, grid, keep and torch.is_grad_enabled(), parts, pixels)
     tensors = (*inputs, *stencils, *scales, *biases)
     if kernels.needs_rehearsal():
         _rehearse(plan, len(inputs), tensors)
@@ -263,45 +274,62 @@ def _shears(integrator: AbstractIntegrator, steps: Sequence[Layers]) -> list[She
     return shears if plain and not declared(kind, "step") else None
 
 
-class _Weights(NamedTuple):
+class _Weights:
     """The weights of all distinct layers."""
 
-    stencils: Tensor
-    """(layers, out, 3, 3, in) in bfloat16."""
-    scales: tuple[Tensor, ...]
-    biases: tuple[Tensor, ...]
+    def __init__(
+        self, plan: Plan, stencils: Tensor, scales: Sequence[Tensor], biases: Sequence[Tensor]
+    ) -> None:
+        self.plan, self.affine = plan, [*scales, *biases]
+        self.stencils = pack_stencils(stencils, plan.pixels)
+        self.adjoints = pack_adjoints(stencils, plan.pixels)
+        if plan.pixels > 1:
+            self.affine = list(torch.stack(self.affine).repeat(1, plan.pixels))
 
-    def of(self, plan: Plan, layer: int) -> kernels.Weights:
+    def of(self, layer: int) -> kernels.Weights:
         """Those of one layer as the kernels take them."""
-        stencil = self.stencils[layer].permute(0, 3, 1, 2)
+        scale, bias = self.affine[layer :: len(self.stencils)]
         return kernels.Weights(
-            stencil, self.scales[layer], self.biases[layer], plan.epsilons[layer]
+            self.stencils[layer], self.adjoints[layer], scale, bias, self.plan.epsilons[layer]
         )
 
 
 class _State:
     """Float32 components and, of those a convolution reads, bfloat16 copies.
 
-    A component that came in bfloat16 is its own copy until it changes.
+    A component that came in bfloat16 is its own copy until it changes. All are held as the kernels
+    take them, several pixels as one.
     """
 
-    def __init__(self, components: Sequence[Tensor], copied: Sequence[bool]) -> None:
-        self.values = [_dense(value) for value in components]
-        self.copied = copied
+    def __init__(self, components: Sequence[Tensor], copied: Sequence[bool], pixels: int) -> None:
+        self.values = [pack(_dense(value), pixels) for value in components]
+        self.copied, self.pixels = copied, pixels
         self.copies = [
             value.to(torch.bfloat16) if wanted else None
             for value, wanted in zip(self.values, copied, strict=True)
         ]
 
-    def given_back(self, plan: Plan, dtype: torch.dtype) -> list[Tensor]:
+    def components(self) -> list[Tensor]:
+        """All of them with a pixel for each pixel."""
+        return [self._unpacked(value) for value in self.values]
+
+    def given_back(
+        self, plan: Plan, dtype: torch.dtype, components: Sequence[Tensor]
+    ) -> list[Tensor]:
         """What goes out as the plan's inputs came in: features of the dtype, or all components."""
         if plan.parts is None:
-            return self.values
+            return list(components)
         found = [
-            copy if copy is not None and dtype == torch.bfloat16 else value.to(dtype)
-            for value, copy in zip(self.values[: plan.parts], self.copies, strict=False)
+            self._unpacked(copy)
+            if copy is not None and dtype == torch.bfloat16
+            else value.to(dtype)
+            for value, copy in zip(components[: plan.parts], self.copies, strict=False)
         ]
         return found if plan.parts == 1 else [torch.cat(found, 1)]
+
+    def _unpacked(self, values: Tensor) -> Tensor:
+        # Autograd forbids to change a view in place that comes out of a function.
+        return values if self.pixels == 1 else unpack(values, self.pixels).data
 
     def copy_of(self, component: int) -> Tensor:
         copy = self.copies[component]
@@ -324,7 +352,7 @@ class _State:
 
 def _dense(features: Tensor) -> Tensor:
     """Channels last without gaps, as the kernels read them."""
-    return features.contiguous(memory_format=torch.channels_last)
+    return features.contiguous(memory_format=kernels.CHANNELS_LAST[features.dim()])
 
 
 class _WeightGradients:
@@ -336,7 +364,9 @@ class _WeightGradients:
 
     group_size = 6
 
-    def __init__(self, num_layers: int) -> None:
+    def __init__(self, stencils: Tensor, pixels: int) -> None:
+        num_layers, *self.shape = stencils.shape
+        self.pixels = pixels
         self.stencils: list[Tensor | None] = [None] * num_layers
         self.affine: list[Tensor | None] = [None] * num_layers
         self.layers: list[int] = []
@@ -346,6 +376,7 @@ class _WeightGradients:
     def add(
         self,
         layer: int,
+        stencil: Tensor,
         found: kernels.HiddenGradient,
         source: Tensor,
         target_gradient: Tensor,
@@ -353,7 +384,7 @@ class _WeightGradients:
     ) -> None:
         """Add what one update gives."""
         if self.stencil_parts is None:
-            shape = (self.group_size, *kernels.stencil_gradient_shape(source))
+            shape = (self.group_size, *kernels.stencil_gradient_shape(source, stencil))
             self.stencil_parts = source.new_empty(shape, dtype=torch.float32)
         kernels.stencil_gradient_parts(
             found.gradient,
@@ -371,7 +402,7 @@ class _WeightGradients:
     def finish(self) -> list[Tensor | None]:
         """The gradients of all stencils, then of all scales, then of all biases."""
         self._add_up()
-        stencils = [None if g is None else g.permute(0, 3, 1, 2) for g in self.stencils]
+        stencils = [None if g is None else g.movedim(-1, 1) for g in self.stencils]
         scales = [None if g is None else g[0] for g in self.affine]
         biases = [None if g is None else g[1] for g in self.affine]
         return [*stencils, *scales, *biases]
@@ -380,7 +411,10 @@ class _WeightGradients:
         if self.stencil_parts is None or not self.layers:
             return
         stencils = self.stencil_parts[: len(self.layers)].sum(1)
+        stencils = unpack_stencils(stencils, self.shape)
         affine = torch.stack(self.affine_parts).sum(1)
+        if self.pixels > 1:
+            affine = affine.reshape(len(affine), 2, self.pixels, -1).sum(2)
         for layer, stencil, pair in zip(self.layers, stencils, affine, strict=True):
             self.stencils[layer] = _added(self.stencils[layer], stencil)
             self.affine[layer] = _added(self.affine[layer], pair)
@@ -425,11 +459,13 @@ class _FusedSteps(torch.autograd.Function):
         inputs, rest = tensors[:num_inputs], tensors[num_inputs:]
         components = plan.begin(inputs)
         num_components = len(components)
-        stencils = torch.stack([s.detach() for s in rest[:num_layers]]).permute(0, 1, 3, 4, 2)
+        stencils = torch.stack([s.detach() for s in rest[:num_layers]]).movedim(2, -1)
         stencils = stencils.to(torch.bfloat16, memory_format=torch.contiguous_format)
-        weights = _Weights(stencils, rest[num_layers : 2 * num_layers], rest[2 * num_layers :])
+        scales, biases = rest[num_layers : 2 * num_layers], rest[2 * num_layers :]
+        weights = _Weights(plan, stencils, scales, biases)
         keep = plan.keep and any(ctx.needs_input_grad)
-        state = _State(components, [plan.is_read(k) for k in range(num_components)])
+        read_ones = [plan.is_read(k) for k in range(num_components)]
+        state = _State(components, read_ones, plan.pixels)
         saved: list[Tensor] = []
         extents = []
         if plan.grid is not None:
@@ -442,14 +478,14 @@ class _FusedSteps(torch.autograd.Function):
                 state.add(target, source, factor, plan.grid)
             else:
                 read = state.copy_of(source)
-                own = weights.of(plan, layer)
+                own = weights.of(layer)
                 # On a grid u is computed again in any mode, so that all give the same bits.
                 activated, hidden = kernels.activate(read, own, keep=keep and plan.grid is None)
                 along = plan.taken_along(k, 1)
                 outcome, moved = kernels.add_adjoint(
                     state.values[target],
                     activated,
-                    own.stencil,
+                    own.adjoint,
                     -factor,
                     grid_scale=plan.grid_scale,
                     copy=state.copied[target],
@@ -465,9 +501,10 @@ class _FusedSteps(torch.autograd.Function):
                 extents.append(largest_magnitude(state.values[target]))
         ctx.plan, ctx.num_inputs, ctx.dtype = plan, num_inputs, inputs[0].dtype
         ctx.set_materialize_grads(False)
-        kept = saved if keep else state.values
-        ctx.save_for_backward(*kept, *weights.scales, *weights.biases, stencils)
-        given_back = state.given_back(plan, ctx.dtype)
+        final = state.components()
+        kept = saved if keep else final
+        ctx.save_for_backward(*kept, *scales, *biases, stencils)
+        given_back = state.given_back(plan, ctx.dtype, final)
         if plan.grid is None:
             return tuple(given_back)
         extent = torch.stack(extents).amax()
@@ -483,17 +520,18 @@ class _FusedSteps(torch.autograd.Function):
         *kept, stencils = ctx.saved_tensors
         cut = len(kept) - 2 * num_layers
         kept, scales, biases = kept[:cut], kept[cut : cut + num_layers], kept[cut + num_layers :]
-        weights = _Weights(stencils, tuple(scales), tuple(biases))
+        weights = _Weights(plan, stencils, scales, biases)
         outcome_values, left = _begin_back(outcome_gradients[:num_inputs], plan)
         num_components = len(outcome_values)
         written = [plan.is_written(k) for k in range(num_components)]
-        gradients = _State(outcome_values, written)
+        gradients = _State(outcome_values, written, plan.pixels)
         state = None
         if not plan.keep:
-            state = _State(kept, [plan.is_read(k) for k in range(num_components)])
+            read_ones = [plan.is_read(k) for k in range(num_components)]
+            state = _State(kept, read_ones, plan.pixels)
         needed = ctx.needs_input_grad
         trained = [any(needed[2 + num_inputs + k :: num_layers]) for k in range(num_layers)]
-        sums = _WeightGradients(num_layers)
+        sums = _WeightGradients(stencils, plan.pixels)
         done = len(plan.updates)
         for k, (target, source, layer, factor) in reversed(list(enumerate(plan.updates))):
             if k == done:
@@ -504,7 +542,7 @@ class _FusedSteps(torch.autograd.Function):
                 if k < left:
                     gradients.add(source, target, factor, None)
                 continue
-            own = weights.of(plan, layer)
+            own = weights.of(layer)
             gradient = gradients.copy_of(target)
             if state is None:
                 again = plan.grid is not None
@@ -517,7 +555,7 @@ class _FusedSteps(torch.autograd.Function):
                 new_gradient, moved = kernels.add_adjoint(
                     gradients.values[source],
                     found.gradient,
-                    own.stencil,
+                    own.adjoint,
                     1.0,
                     copy=written[source],
                     following=along and (gradients.values[along.source], along.factor),
@@ -533,14 +571,15 @@ class _FusedSteps(torch.autograd.Function):
                     found.activated,
                     gradients.values[source],
                     found.gradient,
-                    own.stencil,
+                    own.adjoint,
                     factor,
                     grid_scale=plan.grid_scale,
                     copies=(state.copied[target], written[source]),
                 )
                 state.set(target, before)
             if trained[layer]:
-                sums.add(layer, found, read, gradient, factor)
+                sums.add(layer, own.stencil, found, read, gradient, factor)
             gradients.set(source, new_gradient)
-        every = (None, None, *gradients.given_back(plan, ctx.dtype), *sums.finish())
+        outcome = gradients.given_back(plan, ctx.dtype, gradients.components())
+        every = (None, None, *outcome, *sums.finish())
         return tuple(g if wanted else None for g, wanted in zip(every, needed, strict=True))

@@ -71,6 +71,7 @@ def test_loops_are_measured_beside_the_trainer_and_plain_torch(monkeypatch):
 
 def test_volumes_are_measured_beside_plain_torch():
     part = speed_loops.bench_volumes(QUICK, DEVICE, lambda text: None)
+    assert part["blocks"] == ["eager: no GPU"] * 2
     assert [row["variant"] for row in part["rows"]] == ["trainer", "loop, plain torch"]
     assert len(table_of("volumes", part).rows) == 2
 

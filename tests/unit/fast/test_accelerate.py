@@ -57,6 +57,17 @@ def make_batch(network, number=4, size=32):
     return pixels.to(network.weight.device), torch.arange(number).to(network.weight.device)
 
 
+def make_volume_network(dynamics="hamiltonian", mode="stored"):
+    torch.manual_seed(0)
+    return pdecnn.create_model(f"{dynamics}_volumes", backprop=mode)
+
+
+def make_volumes(network, number=4, size=16):
+    generator = torch.Generator().manual_seed(1)
+    values = torch.randn(number, 1, *(size,) * 3, generator=generator)
+    return values.to(network.weight.device), (torch.arange(number) % 2).to(network.weight.device)
+
+
 def compute(network, batch, dtype=torch.bfloat16):
     """Scores and gradients of a batch, by name."""
     network.zero_grad()
@@ -243,6 +254,7 @@ def check_nothing_is_kept_by_fused_blocks():
 
 def check_the_networks_of_the_paper_are_fused_in_every_mode():
     for dynamics, mode in CASES:
+        assert paths(pdecnn.accelerate(make_volume_network(dynamics, mode))) == {"fused"}
         network = pdecnn.accelerate(make_network(dynamics, mode))
         assert paths(network) == {"fused"}, (dynamics, mode)
         assert network.acceleration[0].reason.startswith("under torch.autocast to bfloat16")
@@ -258,7 +270,7 @@ def check_the_networks_of_the_paper_are_fused_in_every_mode():
         ("parabolic_cifar10", {"hidden_channels": (24, 64, 112)}, "hidden_channels=24"),
         ("hamiltonian_cifar10", {"boundary": "periodic"}, "boundary=periodic"),
         ("second_order_cifar10", {"normalization": "none"}, "normalization=none"),
-        ("hamiltonian_volumes", {}, "stencils of 3 x 3 x 3 points"),
+        ("hamiltonian_signals", {}, "stencils of 3 points"),
         ("parabolic_cifar10", {"integrator": "runge_kutta_4"}, "runge_kutta_4"),
     ],
 )
@@ -330,6 +342,20 @@ def captured(function, num_warm_ups=3):
     return graph.replay, outcome
 
 
+def assert_captured_as_taken(network, batch):
+    """A graph takes the very steps that are taken without it."""
+    twin = deepcopy(network)
+    replay, loss = captured(loop_of(network, batch))
+    step = loop_of(twin, batch)
+    for _ in range(3):
+        step()
+    for _ in range(4):
+        replay()
+        expected = step()
+    torch.testing.assert_close(loss, expected, rtol=0.05, atol=0.02)
+    assert torch.isfinite(loss)
+
+
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")
 class TestOnAGpu:
@@ -343,6 +369,23 @@ class TestOnAGpu:
         network = make_network(dynamics, mode).cuda()
         assert_as_near_as_plain(network, make_batch(network))
         assert paths(network) == {"fused"}
+
+    @every_case
+    def test_of_volumes_too_where_that_is_asked_for(self, dynamics, mode, monkeypatch):
+        network = make_volume_network(dynamics, mode).cuda()
+        monkeypatch.delenv("PDECNN_KERNELS", raising=False)
+        assert "fused" not in paths(pdecnn.accelerate(network))
+        assert "PDECNN_KERNELS=volumes uses them" in network.acceleration[0].reason
+        pdecnn.accelerate(network, enabled=False)
+        monkeypatch.setenv("PDECNN_KERNELS", "volumes")
+        assert_as_near_as_plain(network, make_volumes(network))
+        assert paths(network) == {"fused"}
+
+    @every_dynamics
+    def test_the_documented_loop_is_captured_for_volumes(self, dynamics, monkeypatch):
+        monkeypatch.setenv("PDECNN_KERNELS", "volumes")
+        network = pdecnn.accelerate(make_volume_network(dynamics).cuda())
+        assert_captured_as_taken(network, make_volumes(network))
 
     @every_dynamics
     def test_in_float32_it_is_compiled(self, dynamics):
@@ -359,18 +402,8 @@ class TestOnAGpu:
 
     @every_case
     def test_the_documented_loop_is_captured(self, dynamics, mode):
-        """A graph takes the very steps that are taken without it."""
         network = pdecnn.accelerate(make_network(dynamics, mode).cuda())
-        batch, twin = make_batch(network), deepcopy(network)
-        replay, loss = captured(loop_of(network, batch))
-        step = loop_of(twin, batch)
-        for _ in range(3):
-            step()
-        for _ in range(4):
-            replay()
-            expected = step()
-        torch.testing.assert_close(loss, expected, rtol=0.05, atol=0.02)
-        assert torch.isfinite(loss)
+        assert_captured_as_taken(network, make_batch(network))
 
     def test_a_state_that_leaves_the_grid_shows_in_the_loss(self):
         network = pdecnn.accelerate(make_network(mode="exact", **SMALL).cuda())

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from pdecnn.errors import ConfigError
 from pdecnn.fast.kernels import symmetric_shear as fused
 from pdecnn.pde import Activation, Convolution, ResidualLayer, SymmetricLayer
 from pdecnn.pde.activations import RELU
@@ -24,13 +25,16 @@ from tests.unit.fast.shears import (
     assert_all_near,
     assert_near,
     assert_stored,
+    multiplied,
+    multiplied_back,
+    packed,
     twin_activate,
 )
 
 GRID_SCALE = 2.0**12
 CPU = torch.device("cpu")
 DTYPES = pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16], ids=str)
-# (channels, images, height, width); blocks of pixels begin and end within images and rows.
+# (channels, images, *size); blocks of pixels begin and end within images and rows.
 SHAPES = [
     (8, 2, 1, 9),
     (8, 3, 6, 1),
@@ -39,9 +43,19 @@ SHAPES = [
     (56, 1, 5, 5),
     (112, 1, 3, 4),
 ]
-SHAPES_ON_GPU = [(16, 9, 32, 32), (32, 9, 16, 16), (56, 33, 8, 8), (64, 5, 15, 17), (112, 33, 8, 8)]
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
-some_shapes = pytest.mark.parametrize("shape", SHAPES[1:4:2], ids=str)
+VOLUMES = [(4, 2, 3, 4, 5), (24, 1, 1, 2, 5)]
+SHAPES_ON_GPU = [
+    *[(16, 9, 32, 32), (32, 9, 16, 16), (56, 33, 8, 8), (64, 5, 15, 17), (112, 33, 8, 8)],
+    *[
+        (4, 2, 5, 6, 7),
+        (16, 3, 9, 16, 15),
+        (32, 2, 8, 16, 16),
+        (64, 2, 7, 9, 16),
+        (128, 2, 8, 8, 8),
+    ],
+]
+every_shape = pytest.mark.parametrize("shape", [*SHAPES, *VOLUMES], ids=str)
+some_shapes = pytest.mark.parametrize("shape", [*SHAPES[1:4:2], VOLUMES[0]], ids=str)
 
 
 @contextmanager
@@ -79,7 +93,10 @@ poisoned = pytest.mark.usefixtures("_poison", "_large_blocks")
 @poisoned
 @pytest.mark.parametrize(
     ("shape", "compute"),
-    [*((shape, torch.float32) for shape in SHAPES), *((s, torch.bfloat16) for s in SHAPES[1:4])],
+    [
+        *((shape, torch.float32) for shape in [*SHAPES, *VOLUMES]),
+        *((shape, torch.bfloat16) for shape in [*SHAPES[1:4], VOLUMES[0]]),
+    ],
     ids=str,
 )
 def check_each_kernel_equals_its_twin(shape, compute):
@@ -87,7 +104,7 @@ def check_each_kernel_equals_its_twin(shape, compute):
     case = Case(shape, compute)
     source, stencil, scale, bias = case.leaves.values()
     activated, hidden = saved = case.activate(keep=True)
-    exact = functional.conv2d(source, stencil, padding=1)
+    exact = multiplied(source, stencil)
     assert_stored(hidden, exact, compute)
     leaf = hidden.detach().double().requires_grad_()
     exact = twin_activate(leaf, scale, bias, case.epsilon)
@@ -98,11 +115,12 @@ def check_each_kernel_equals_its_twin(shape, compute):
 
     after = case.add(activated)
     assert after.copy is None
-    assert after.value.is_contiguous(memory_format=torch.channels_last)
-    product = functional.conv_transpose2d(activated.double(), stencil, padding=1)
+    layout = fused.CHANNELS_LAST[after.value.dim()]
+    assert after.value.is_contiguous(memory_format=layout)
+    product = multiplied_back(activated.double(), stencil)
     assert_near(after.value - case.target, -FACTOR * product, 2e-6)
 
-    output = -FACTOR * functional.conv_transpose2d(exact, stencil, padding=1)
+    output = -FACTOR * multiplied_back(exact, stencil)
     expected = torch.autograd.grad(output, (leaf, scale, bias), case.gradient.double())
     found = case.hidden_gradient(saved)
     assert_stored(found.gradient, expected[0], compute)
@@ -113,7 +131,7 @@ def check_each_kernel_equals_its_twin(shape, compute):
 
     # Where the stencil stands: <gu, K x> - f <a, K G>.
     both = [
-        (functional.conv2d(features.double(), stencil, padding=1) * factor.double()).sum()
+        (multiplied(features.double(), stencil) * factor.double()).sum()
         for features, factor in ((case.source, found.gradient), (case.gradient, activated))
     ]
     (expected,) = torch.autograd.grad(both[0] - FACTOR * both[1], stencil)
@@ -139,14 +157,15 @@ def check_a_shear_and_its_gradient_are_those_of_the_twin(shape, compute):
 @every_shape
 def check_operands_that_need_no_rounding_give_exact_products(shape):
     case = Case(shape)
-    stencil = case.stored(torch.randint(-2, 3, case.weights.stencil.shape))
+    stencil = case.stored(torch.randint(-2, 3, case.layer.convolution.stencil.shape))
     source = case.stored(torch.randint(-3, 4, case.source.shape))
-    weights = case.weights._replace(stencil=stencil)
-    exact = functional.conv2d(source.double(), stencil.double(), padding=1)
+    forth, back = packed(stencil)
+    weights = case.weights._replace(stencil=forth)
+    exact = multiplied(source.double(), stencil.double())
     hidden = fused.activate(source, weights, keep=True).hidden
     assert torch.equal(hidden, exact.bfloat16())
-    found = fused.add_adjoint(case.target, source, stencil, 0.5)[0].value
-    exact = functional.conv_transpose2d(source.double(), stencil.double(), padding=1)
+    found = fused.add_adjoint(case.target, source, back, 0.5)[0].value
+    exact = multiplied_back(source.double(), stencil.double())
     assert torch.equal(found, case.target + 0.5 * exact.float())
 
 
@@ -170,11 +189,9 @@ def check_the_rounding_is_that_of_torch():
     large = torch.cat([large + offset for offset in (-0.5, -0.125, 0, 0.125, 0.375, 0.5)])
     values = torch.cat([eighths, large, -large])
     values = functional.pad(values, (0, -len(values) % 8)).view(1, 8, 1, -1)
-    values, stencil = (
-        each.contiguous(memory_format=torch.channels_last) for each in (values, stencil)
-    )
+    values = values.contiguous(memory_format=torch.channels_last)
     nothing = torch.zeros_like(values)
-    found = fused.add_adjoint(nothing, values, stencil, 1.0, grid_scale=4.0)[0].value
+    found = fused.add_adjoint(nothing, values, packed(stencil)[1], 1.0, grid_scale=4.0)[0].value
     assert torch.equal(found, (values * 4).round() / 4)
 
 
@@ -185,7 +202,7 @@ def check_what_follows_is_taken_along(grid_scale):
     other = torch.randn_like(case.target)
     activated = case.activate().activated
     options = {"grid_scale": grid_scale, "copy": True}
-    arguments = (case.target, activated, case.weights.stencil, -FACTOR)
+    arguments = (case.target, activated, case.weights.adjoint, -FACTOR)
     alone, nothing = fused.add_adjoint(*arguments, **options)
     both, moved = fused.add_adjoint(*arguments, **options, following=(other, 0.75))
     assert nothing is None
@@ -198,9 +215,9 @@ def check_what_follows_is_taken_along(grid_scale):
 
 
 @pytest.mark.usefixtures("_poison")
-@pytest.mark.parametrize("channels", [16, 56, 112])
-def check_the_blocks_in_use(channels):
-    case = Case((channels, 1, 3, 4), grid_scale=GRID_SCALE)
+@pytest.mark.parametrize("shape", [(16, 1, 3, 4), (56, 1, 3, 4), (112, 1, 3, 4), (16, 1, 2, 3, 4)])
+def check_the_blocks_in_use(shape):
+    case = Case(shape, grid_scale=GRID_SCALE)
     after, before, *undone = case.undone()
     assert torch.equal(before, case.target)
     expected = case.twin()
@@ -244,11 +261,12 @@ def check_what_is_not_a_number_stays_so():
 
 
 def assert_nan_reaches_its_neighbours(case):
-    case.source[1, 3, 0, 0] = float("nan")
+    case.source[(1, 3, *(0,) * (case.source.dim() - 2))] = float("nan")
     lost = case.shear().isnan()
     # K reaches one pixel and K^T another one.
-    assert lost[1, :, :3, :3].all()
-    assert int(lost.sum()) == 9 * case.source.shape[1]
+    corner = (slice(3),) * (lost.dim() - 2)
+    assert lost[(1, slice(None), *corner)].all()
+    assert int(lost.sum()) == 3 ** len(corner) * case.source.shape[1]
 
 
 def check_what_fits():
@@ -259,6 +277,7 @@ def check_what_fits():
         SymmetricLayer(16, activation=Activation(name="relu", function=torch.relu)),
         SymmetricLayer(16, epsilon=1e-2),
         SymmetricLayer(128),
+        SymmetricLayer(4, dimension=3),
     ):
         assert fused.misfit(layer, CPU) is None
 
@@ -299,6 +318,7 @@ class OtherLayer(SymmetricLayer):
         (lambda: SymmetricLayer(16).bfloat16(), "weights in bfloat16"),
         (lambda: SymmetricLayer(16).to("meta"), "weights on meta, not cpu"),
         (lambda: SymmetricLayer(12), "12 channels"),
+        (lambda: SymmetricLayer(6, dimension=3), "6 channels"),
         (lambda: SymmetricLayer(136), "136 channels"),
         (lambda: hooked(SymmetricLayer(16)), "a hook"),
         (lambda: parametrized(SymmetricLayer(16)), "ParametrizedConvolution"),
@@ -327,6 +347,21 @@ def test_in_the_interpreter():
     run_checks(__file__)
 
 
+def test_volumes_run_on_a_gpu_where_that_is_asked_for(monkeypatch):
+    monkeypatch.delenv("PDECNN_KERNELS", raising=False)
+    layer, gpu = SymmetricLayer(4, dimension=3), torch.device("cuda")
+    reason = "3D kernels have not been measured; PDECNN_KERNELS=volumes uses them"
+    assert fused.misfit(layer, gpu) == reason
+    for dimension in (2, 3):
+        monkeypatch.setenv("PDECNN_KERNELS", "volumes")
+        assert (
+            fused.misfit(SymmetricLayer(8, dimension=dimension), gpu) == "weights on cpu, not cuda"
+        )
+    monkeypatch.setenv("PDECNN_KERNELS", "volume")
+    with pytest.raises(ConfigError, match="may be 'volumes' or empty, found 'volume'"):
+        fused.misfit(layer, gpu)
+
+
 def test_nothing_fits_on_a_cpu():
     assert RELU.function is torch.relu
     assert fused.misfit_of_device(CPU) == "no GPU"
@@ -336,9 +371,10 @@ def test_nothing_fits_on_a_cpu():
 @pytest.mark.parametrize("shape", SHAPES_ON_GPU, ids=str)
 class TestOnAGpu:
     @pytest.fixture(autouse=True)
-    def _needs_a_gpu(self):
+    def _needs_a_gpu(self, monkeypatch):
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+        monkeypatch.setenv("PDECNN_KERNELS", "volumes")
 
     def test_values_and_gradients_are_those_of_the_twin(self, shape):
         case = Case(shape, device="cuda")

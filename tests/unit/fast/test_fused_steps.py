@@ -42,12 +42,22 @@ CASES = [
     ("leapfrog", "reversible", 1, False, (2, (5, 4))),
     ("leapfrog", "exact", 3, False, (1, (3, 3))),
 ]
+# Layers of 8, 4, 8 and 4 channels: 2, 4, 1 and 4 pixels are taken as one.
+VOLUMES = [
+    ("forward_euler", "stored", 2, True, (1, (2, 1, 4))),
+    ("verlet", "checkpointed", 1, False, (1, (2, 3, 4))),
+    ("leapfrog", "reversible", 1, False, (2, (1, 2, 3))),
+    ("verlet", "exact", 1, False, (1, (3, 1, 4))),
+]
 MODES_ON_GPU = [case[:2] for case in CASES]
+VOLUMES_ON_GPU = [(8, 2, (9, 10, 12)), (16, 3, (8, 8, 8)), (32, 2, (5, 6, 7)), (128, 1, (4, 6, 8))]
 SIZES_ON_GPU = [
     (num_steps, num_steps % 2 == 0, size)
     for num_steps in range(1, 8)
     for size in ((1, (15, 17)), (33, (8, 8)))
 ]
+# Of two errors by rounding, the larger where they hang on a few numbers near the kink of a ReLU.
+OF_FEW_CHANNELS = 2.5
 reversing = pytest.mark.parametrize("integrator", ["verlet", "leapfrog"])
 KINDS = ("outputs", "features", "stencil", "scale", "bias")
 
@@ -86,7 +96,7 @@ def _uncompiled(monkeypatch):
 uncompiled = pytest.mark.usefixtures("_uncompiled")
 
 
-def assert_as_near_as_plain_bfloat16(block, features, calls):
+def assert_as_near_as_plain_bfloat16(block, features, calls, factor=1.5):
     expected = in_double(block, features)
     plain = under_autocast(outputs_and_gradients, block, features)
     assert not any(calls)
@@ -99,18 +109,26 @@ def assert_as_near_as_plain_bfloat16(block, features, calls):
         assert found[name].shape == value.shape
     for kind in KINDS:
         error, allowed = (error_of(values, expected, kind) for values in (found, plain))
-        assert error <= 1.5 * allowed + 1e-3, f"{kind}: {error}, plain bfloat16 {allowed}"
+        assert error <= factor * allowed + 1e-3, f"{kind}: {error}, plain bfloat16 {allowed}"
 
 
 @uncompiled
-@pytest.mark.parametrize(("integrator", "mode", "num_steps", "share_weights", "size"), CASES)
+@pytest.mark.parametrize(
+    ("integrator", "mode", "num_steps", "share_weights", "size"), [*CASES, *VOLUMES]
+)
 def check_errors_are_those_of_bfloat16(
     integrator, mode, num_steps, share_weights, size, calls, monkeypatch
 ):
     # Steps are slow here: few of them must be more than one group.
     monkeypatch.setattr(fused._WeightGradients, "group_size", 2)
-    block = block_of(integrator, mode, num_steps=num_steps, share_weights=share_weights)
-    assert_as_near_as_plain_bfloat16(block, features_of(*size), calls)
+    how = {"num_steps": num_steps, "share_weights": share_weights}
+    if len(size[1]) == 3:
+        block = block_of(integrator, mode, channels=8, dimension=3, **how)
+        features = features_of(*size, channels=8)
+        assert_as_near_as_plain_bfloat16(block, features, calls, OF_FEW_CHANNELS)
+    else:
+        block = block_of(integrator, mode, **how)
+        assert_as_near_as_plain_bfloat16(block, features_of(*size), calls)
 
 
 def assert_exact_equals_stored_on_the_grid(integrator, features, *, modes, **options):
@@ -146,8 +164,8 @@ def going_back(integrator):
     return Backwards()
 
 
-def assert_states_return(integrator, features, num_steps):
-    block = block_of(integrator.name, "exact", num_steps=num_steps).to(features.device)
+def assert_states_return(integrator, features, num_steps, **options):
+    block = block_of(integrator.name, "exact", num_steps=num_steps, **options).to(features.device)
     with torch.no_grad():
         start = block.propagator.start(block.stepping(features), features)
         final = by_kernels(block.propagate, features)
@@ -165,6 +183,14 @@ def assert_states_return(integrator, features, num_steps):
 
         before = by_kernels(reverse, *final)
     assert all(torch.equal(a, b) for a, b in zip(before, start, strict=True))
+
+
+@uncompiled
+def check_exact_has_the_bits_of_stored_on_the_grid_for_volumes():
+    features = features_of(1, (2, 3, 4), channels=8)
+    assert_exact_equals_stored_on_the_grid(
+        "verlet", features, modes=["stored"], num_steps=1, channels=8, dimension=3
+    )
 
 
 @uncompiled
@@ -232,6 +258,22 @@ def check_any_memory_layout_of_features_and_weights():
         stencil.data = stencil.data.contiguous(memory_format=torch.channels_last)
     features = features.contiguous(memory_format=torch.channels_last)
     assert_same(by_kernels(outputs_and_gradients, block, features), expected)
+
+
+@uncompiled
+def check_outcomes_changed_in_place():
+    """Volumes, whose states have another shape within: as any, unless the gradient needs them."""
+    features = features_of(1, (1, 2, 4), channels=8)
+    block = block_of("leapfrog", num_steps=1, channels=8, dimension=3)
+    expected = by_kernels(outputs_and_gradients, block, features)
+    block.zero_grad()
+    loss_of(by_kernels(block, features).mul_(2)).backward()
+    for name, weight in block.named_parameters():
+        torch.testing.assert_close(weight.grad, 2 * expected[name], rtol=1e-2, atol=1e-2)
+    block.backprop = "reversible"
+    loss = loss_of(by_kernels(block, features).mul_(2))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 @uncompiled
@@ -362,11 +404,11 @@ def hooked(block):
         (lambda: block_of("verlet", "reversible", num_steps=1, activation="tanh"), (3, 4)),
         (lambda: block_of("leapfrog", "exact", num_steps=1, affine=False), (3, 4)),
         (lambda: block_of("forward_euler", num_steps=1, channels=12), (3, 4)),
-        (lambda: block_of("forward_euler", num_steps=1, dimension=3), (3, 2, 2)),
+        (lambda: block_of("forward_euler", num_steps=1, dimension=1), (3,)),
         (lambda: block_of("runge_kutta_4", num_steps=1), (3, 4)),
         (lambda: hooked(block_of("forward_euler", num_steps=1)), (3, 4)),
     ],
-    ids=["tanh", "no affine part", "12 channels", "3D", "Runge-Kutta", "hook"],
+    ids=["tanh", "no affine part", "12 channels", "1D", "Runge-Kutta", "hook"],
 )
 def check_what_does_not_fit_is_compiled(make, size, calls):
     block = make()
@@ -409,9 +451,10 @@ def test_nothing_is_fused_on_a_cpu(calls):
 @uncompiled
 class TestOnAGpu:
     @pytest.fixture(autouse=True)
-    def _needs_a_gpu(self):
+    def _needs_a_gpu(self, monkeypatch):
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+        monkeypatch.setenv("PDECNN_KERNELS", "volumes")
 
     @pytest.mark.parametrize(("integrator", "mode"), MODES_ON_GPU)
     @pytest.mark.parametrize(("num_steps", "share_weights", "size"), SIZES_ON_GPU)
@@ -423,6 +466,48 @@ class TestOnAGpu:
         )
         features = features_of(*size, channels=32).cuda()
         assert_as_near_as_plain_bfloat16(block.cuda(), features, calls)
+
+    @pytest.mark.parametrize(("integrator", "mode"), MODES_ON_GPU)
+    @pytest.mark.parametrize(("channels", "images", "size"), VOLUMES_ON_GPU, ids=str)
+    def test_errors_of_volumes_are_those_of_bfloat16(
+        self, integrator, mode, channels, images, size, calls
+    ):
+        block = block_of(integrator, mode, channels=channels, dimension=3).cuda()
+        features = features_of(images, size, channels=channels).cuda()
+        assert_as_near_as_plain_bfloat16(block, features, calls, OF_FEW_CHANNELS)
+
+    @reversing
+    @pytest.mark.parametrize(("channels", "images", "size"), VOLUMES_ON_GPU, ids=str)
+    def test_of_volumes_too_exact_has_the_bits_of_stored(self, integrator, channels, images, size):
+        features = features_of(images, size, channels=channels).cuda()
+        how = {"num_steps": 5, "channels": channels, "dimension": 3}
+        modes = ["stored", "checkpointed"]
+        assert_exact_equals_stored_on_the_grid(integrator, features, modes=modes, **how)
+
+    @pytest.mark.parametrize("integrator", [Verlet(), Leapfrog()])
+    def test_exact_steps_of_volumes_are_undone_to_the_last_bit(self, integrator):
+        features = features_of(3, (9, 10, 12), channels=8).cuda()
+        assert_states_return(integrator, features, 7, channels=8, dimension=3)
+
+    @pytest.mark.parametrize(("integrator", "mode"), MODES_ON_GPU)
+    def test_the_same_bits_every_time_for_volumes(self, integrator, mode):
+        block = block_of(integrator, mode, channels=8, dimension=3).cuda()
+        features = features_of(2, (16, 16, 16), channels=8).cuda()
+        expected = by_kernels(outputs_and_gradients, block, features)
+        assert_same(by_kernels(outputs_and_gradients, block, features), expected)
+
+    @pytest.mark.parametrize("mode", ["reversible", "exact"])
+    def test_memory_of_volumes_does_not_grow_with_the_steps(self, mode):
+        features = features_of(2, (32, 32, 32), channels=8).cuda()
+
+        def peak(num_steps):
+            block = block_of("verlet", mode, channels=8, dimension=3, num_steps=num_steps).cuda()
+            by_kernels(outputs_and_gradients, block, features)
+            torch.cuda.reset_peak_memory_stats()
+            by_kernels(outputs_and_gradients, block, features)
+            return torch.cuda.max_memory_allocated()
+
+        assert peak(32) < 1.1 * peak(2)
 
     @reversing
     @pytest.mark.parametrize("channels", [16, 32, 64, 112])

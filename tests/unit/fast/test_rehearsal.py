@@ -25,6 +25,7 @@ driver.set_active(Driver())
 torch.cuda.device = lambda device: nullcontext()
 
 from pdecnn.fast import fused
+from pdecnn.fast.acceleration import fast_layout
 from pdecnn.fast.kernels import symmetric_shear as kernels
 from tests.unit.fast.fused_blocks import block_of, features_of
 
@@ -36,9 +37,13 @@ def spy(self, *args):
     return make(self, *args)
 
 jit.JITFunction._do_compile = spy
-for integrator, mode in (("forward_euler", "stored"), ("verlet", "reversible")):
-    block, features = block_of(integrator, mode), features_of(2, (8, 8)).bfloat16()
-    features = features.contiguous(memory_format=torch.channels_last).requires_grad_()
+for integrator, mode, size in (
+    ("forward_euler", "stored", (8, 8)),
+    ("verlet", "reversible", (8, 8)),
+    ("verlet", "reversible", (8, 8, 8)),
+):
+    block = block_of(integrator, mode, dimension=len(size))
+    features = fast_layout(features_of(2, size).bfloat16()).requires_grad_()
     seen = []
     for _ in range(2):
         kernels._is_rehearsal.set(True)  # nothing can run
@@ -64,5 +69,5 @@ def test_all_kernels_are_compiled_before_the_first_runs():
     gradients = "hidden_gradient_kernel stencil_gradient_kernel"
     assert done.stdout.splitlines() == [
         f"forward_euler 1 {activate} {add} {gradients}",
-        f"verlet 1 {activate} {add} {gradients} undo_kernel",
+        *[f"verlet 1 {activate} {add} {gradients} undo_kernel"] * 2,
     ]

@@ -1,9 +1,9 @@
 """A shear with a symmetric layer, target + f F(source), in two kernels; its gradient in three.
 
-F(Y) = -K^T relu(N(K Y)) with a 3x3 stencil and total-variation normalisation, the layer of the
-paper's networks. States and sums are float32, the operands of products bfloat16: of the stencil's
-dtype, to be exact. All features are laid out channels last. With the notation of the kernels, x
-the source and G the gradient of the target after the shear:
+F(Y) = -K^T relu(N(K Y)) with a stencil of 3x3 or 3x3x3 points and total-variation normalisation,
+the layer of the paper's networks. States and sums are float32, the operands of products bfloat16:
+of the stencil's dtype, to be exact. All features are laid out channels last. With the notation of
+the kernels, x the source and G the gradient of the target after the shear:
 
     u = K x, n = r u, r = 1/sqrt(A u^2 + epsilon), z = s n + b, a = relu(z) `activate`
     target' = target - f K^T a                                              `add_adjoint`
@@ -28,12 +28,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pdecnn.errors import ConfigError
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.layers import SymmetricLayer
 from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
 from pdecnn.pde.randomness import has_foreign_code
 
 MOST_CHANNELS = 128
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""The layout of features with so many axes."""
+ASKED_FOR = "PDECNN_KERNELS"
+"""The environment variable that names kernels to be used though no GPU has run them yet."""
+_VOLUMES = "volumes"
 
 
 class Blocks(NamedTuple):
@@ -47,8 +53,10 @@ class Blocks(NamedTuple):
     num_stages: int
 
 
+Table = dict[str, dict[int, Blocks]]
+
 # By kernel and padded number of channels; measured on an H200, see docs/results/speed-notes.md.
-_BLOCKS = {
+_BLOCKS: Table = {
     "activate": {
         16: Blocks(128, 16, 4, 3),
         32: Blocks(128, 32, 4, 3),
@@ -80,6 +88,40 @@ _BLOCKS = {
         128: Blocks(64, 256, 8, 4),
     },
 }
+# The same of volumes. Without stages, so that loads go through the first cache: a stencil of 27
+# points reads every number 27 times. Not measured yet, see docs/results/speed-notes.md.
+_VOLUME_BLOCKS: Table = {
+    "activate": {
+        16: Blocks(128, 32, 4, 1),
+        32: Blocks(128, 32, 4, 1),
+        64: Blocks(128, 64, 8, 1),
+        128: Blocks(64, 64, 8, 1),
+    },
+    "activate_kept": {
+        16: Blocks(128, 32, 4, 1),
+        32: Blocks(128, 32, 4, 1),
+        64: Blocks(128, 64, 8, 1),
+        128: Blocks(128, 64, 8, 1),
+    },
+    "add_adjoint": {
+        16: Blocks(128, 32, 4, 1),
+        32: Blocks(128, 32, 4, 1),
+        64: Blocks(64, 64, 4, 1),
+        128: Blocks(64, 64, 4, 1),
+    },
+    "hidden_gradient": {
+        16: Blocks(128, 32, 4, 1),
+        32: Blocks(128, 32, 4, 1),
+        64: Blocks(64, 64, 4, 1),
+        128: Blocks(64, 64, 8, 1),
+    },
+    "stencil_gradient": {
+        16: Blocks(64, 128, 4, 1),
+        32: Blocks(64, 128, 4, 1),
+        64: Blocks(64, 128, 4, 1),
+        128: Blocks(64, 128, 8, 1),
+    },
+}
 # Programs to aim at when sums over pixels are split: one or two for each multiprocessor of a large
 # GPU, but the same number on all, so that the order of the sums is.
 _NUM_PROGRAMS = {16: 264, 32: 264, 64: 264, 128: 132}
@@ -89,21 +131,24 @@ _MOST_COMPILERS = 8
 _is_rehearsal: ContextVar[bool] = ContextVar("is_rehearsal", default=False)
 
 
-def choose_blocks(kernel: str, channels: int) -> Blocks:
-    """The blocks of a kernel.
+def choose_blocks(kernel: str, features: Tensor) -> Blocks:
+    """The blocks of a kernel for such features.
 
     What is computed a second time on the way back must have the bits of the first: 'activate'
     also holds where u is computed again, 'add_adjoint' also where a shear is undone.
     'activate_kept' is for u that is kept and therefore computed once.
     """
-    return _BLOCKS[kernel][_padded(channels)]
+    table = _BLOCKS if features.dim() == 4 else _VOLUME_BLOCKS
+    return table[kernel][_padded(features.shape[1])]
 
 
 class Weights(NamedTuple):
     """A layer's weights as the kernels take them."""
 
     stencil: Tensor
-    """In the operands' dtype, channels last."""
+    """In the operands' dtype, dense: (out, 3, 3, in) or, of volumes, as `packing` makes them."""
+    adjoint: Tensor
+    """What K^T is computed with: of images the same."""
     scale: Tensor
     bias: Tensor
     epsilon: float
@@ -143,8 +188,8 @@ def misfit_of_device(device: torch.device) -> str | None:
 
 def misfit_of_features(features: Tensor) -> str | None:
     """Why the kernels do not take a state of such features; None: they do."""
-    if features.dim() != 4:
-        return f"{features.dim() - 2}D features: the kernels take 2D ones"
+    if features.dim() not in CHANNELS_LAST:
+        return f"{features.dim() - 2}D features: the kernels take 2D and 3D ones"
     if features.dtype not in (torch.float32, torch.bfloat16):
         return f"features in {_name(features.dtype)}: the kernels keep a state in float32"
     if not 0 < features.numel() < 2**31:
@@ -162,15 +207,19 @@ def misfit(layer: nn.Module, device: torch.device) -> str | None:
     if type(convolution) is not Convolution:
         return f"its convolution is a {type(convolution).__name__}"
     size = " x ".join(map(str, convolution.stencil_size))
+    smallest = 4 if layer.dimension == 3 else 8
     needs = {
-        f"stencils of {size} points: the kernels have 3 x 3": size == "3 x 3",
+        f"stencils of {size} points: the kernels have 3 x 3 and 3 x 3 x 3": (
+            size in ("3 x 3", "3 x 3 x 3")
+        ),
         f"boundary={convolution.boundary}: the kernels have zeros outside the image": (
             convolution.boundary == "zero"
         ),
         f"hidden_channels={layer.hidden_channels}: the kernels have {layer.channels}, as many as "
         f"channels": layer.hidden_channels == layer.channels,
-        f"{layer.channels} channels: the kernels take 8 to {MOST_CHANNELS}, by eights": (
-            layer.channels % 8 == 0 and layer.channels <= MOST_CHANNELS
+        f"{layer.channels} channels: in {layer.dimension}D the kernels take {smallest} to "
+        f"{MOST_CHANNELS}, by {'fours' if smallest == 4 else 'eights'}": (
+            layer.channels % smallest == 0 and layer.channels <= MOST_CHANNELS
         ),
         f"activation={activation.name}: the kernels have relu": (
             (activation.name, activation.function) == ("relu", torch.relu)
@@ -183,7 +232,11 @@ def misfit(layer: nn.Module, device: torch.device) -> str | None:
         ),
     }
     missing = next((reason for reason, is_met in needs.items() if not is_met), None)
-    return missing or _misfit_of_weights(weights_of(layer), device)
+    return (
+        missing
+        or _misfit_of_measurements(layer.dimension, device)
+        or _misfit_of_weights(weights_of(layer), device)
+    )
 
 
 def weights_of(layer: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -201,9 +254,20 @@ def _misfit_of_weights(weights: Sequence[Tensor], device: torch.device) -> str |
     return None
 
 
+def _misfit_of_measurements(dimension: int, device: torch.device) -> str | None:
+    if dimension == 2 or device.type != "cuda":
+        return None
+    asked_for = os.environ.get(ASKED_FOR, "")
+    if asked_for not in ("", _VOLUMES):
+        raise ConfigError(f"{ASKED_FOR} may be {_VOLUMES!r} or empty, found {asked_for!r}")
+    if asked_for == _VOLUMES:
+        return None
+    return f"3D kernels have not been measured; {ASKED_FOR}={_VOLUMES} uses them"
+
+
 def activate(source: Tensor, weights: Weights, *, keep: bool) -> Activated:
     """a = relu(N(K source)) and, if it is to be kept, u = K source."""
-    blocks = choose_blocks("activate_kept" if keep else "activate", source.shape[1])
+    blocks = choose_blocks("activate_kept" if keep else "activate", source)
     activated = _empty(source, weights.stencil.dtype)
     hidden = _empty(source, weights.stencil.dtype) if keep else None
     _launch(
@@ -218,7 +282,7 @@ def activate(source: Tensor, weights: Weights, *, keep: bool) -> Activated:
         hidden,
         _num_pixels(source),
         weights.epsilon,
-        **_constants(source, blocks),
+        **_constants(source, weights.stencil, blocks),
         KEEP=keep,
     )
     return Activated(activated, hidden)
@@ -227,7 +291,7 @@ def activate(source: Tensor, weights: Weights, *, keep: bool) -> Activated:
 def add_adjoint(
     base: Tensor,
     hidden: Tensor,
-    stencil: Tensor,
+    adjoint: Tensor,
     factor: float,
     *,
     grid_scale: float | None = None,
@@ -238,7 +302,7 @@ def add_adjoint(
 
     With `following` = (other, number) also other + number times that, rounded alike and copied.
     """
-    blocks = choose_blocks("add_adjoint", hidden.shape[1])
+    blocks = choose_blocks("add_adjoint", hidden)
     outcome = _sum(hidden, copy)
     other, number = (None, 0.0) if following is None else following
     following_outcome = None if following is None else _sum(hidden, True)
@@ -248,7 +312,7 @@ def add_adjoint(
         blocks,
         base,
         hidden,
-        stencil,
+        adjoint,
         *outcome,
         other,
         number,
@@ -256,7 +320,7 @@ def add_adjoint(
         _num_pixels(hidden),
         factor,
         *_grid(grid_scale),
-        **_constants(hidden, blocks),
+        **_constants(hidden, adjoint, blocks),
         ROUND=grid_scale is not None,
         COPY=copy,
         NEXT=following is not None,
@@ -269,7 +333,7 @@ def undo_add_adjoint(
     activated: Tensor,
     source_gradient: Tensor,
     gradient: Tensor,
-    stencil: Tensor,
+    adjoint: Tensor,
     factor: float,
     *,
     grid_scale: float | None = None,
@@ -279,7 +343,7 @@ def undo_add_adjoint(
 
     The first is what `add_adjoint` with the opposite factor started from, bit for bit on a grid.
     """
-    blocks = choose_blocks("add_adjoint", activated.shape[1])
+    blocks = choose_blocks("add_adjoint", activated)
     target, new_gradient = (_sum(activated, copy) for copy in copies)
     _launch(
         "undo_kernel",
@@ -291,11 +355,11 @@ def undo_add_adjoint(
         source_gradient,
         gradient,
         *new_gradient,
-        stencil,
+        adjoint,
         _num_pixels(activated),
         -factor,
         *_grid(grid_scale),
-        **_constants(activated, blocks),
+        **_constants(activated, adjoint, blocks),
         ROUND=grid_scale is not None,
         COPY_TARGET=copies[0],
         COPY_GRADIENT=copies[1],
@@ -317,7 +381,7 @@ def hidden_gradient(
     """
     again = saved is None
     name = "activate" if again else "hidden_gradient"
-    blocks = choose_blocks(name, target_gradient.shape[1])
+    blocks = choose_blocks(name, target_gradient)
     dtype = weights.stencil.dtype
     gradient = _empty(target_gradient, dtype)
     activated = _empty(target_gradient, dtype) if saved is None else saved.activated
@@ -339,7 +403,7 @@ def hidden_gradient(
         _num_pixels(target_gradient),
         weights.epsilon,
         factor,
-        **_constants(target_gradient, blocks),
+        **_constants(target_gradient, weights.stencil, blocks),
         AGAIN=again,
     )
     return HiddenGradient(gradient, activated, partial_sums)
@@ -358,12 +422,12 @@ def stencil_gradient_parts(
 
     They are written to `out`, dense float32 of `stencil_gradient_shape`.
     """
-    blocks = choose_blocks("stencil_gradient", source.shape[1])
-    constants = _constants(source, blocks)
+    blocks = choose_blocks("stencil_gradient", source)
+    constants = _constants(source, out[0], blocks)
     constants["BLOCK_N"] = constants.pop("BLOCK_K")
     _launch(
         "stencil_gradient_kernel",
-        (_num_tiles(source, blocks), len(out)),
+        (_num_tiles(out[0], blocks), len(out)),
         blocks,
         gradient,
         source,
@@ -373,27 +437,28 @@ def stencil_gradient_parts(
         _num_pixels(source),
         factor,
         **constants,
-        NUM_STEPS=_num_steps(source, blocks),
+        NUM_STEPS=_num_steps(source, out[0], blocks),
     )
 
 
-def stencil_gradient_shape(source: Tensor) -> tuple[int, ...]:
-    """(chunks, out channels, 3, 3, in channels)."""
-    channels = source.shape[1]
-    blocks = choose_blocks("stencil_gradient", channels)
-    num_chunks = _ceil(_num_blocks(source, blocks), _num_steps(source, blocks))
-    return num_chunks, channels, 3, 3, channels
+def stencil_gradient_shape(source: Tensor, stencil: Tensor) -> tuple[int, ...]:
+    """(chunks, *that of the stencil)."""
+    blocks = choose_blocks("stencil_gradient", source)
+    num_chunks = _ceil(_num_blocks(source, blocks), _num_steps(source, stencil, blocks))
+    return num_chunks, *stencil.shape
 
 
-def _num_steps(source: Tensor, blocks: Blocks) -> int:
+def _num_steps(source: Tensor, stencil: Tensor, blocks: Blocks) -> int:
     """Blocks of pixels to a chunk."""
     num_programs = _NUM_PROGRAMS[_padded(source.shape[1])]
-    num_chunks = max(1, num_programs // _num_tiles(source, blocks))
+    if source.dim() == 5:  # where nothing is loaded ahead, others compute in the meantime
+        num_programs *= 4
+    num_chunks = max(1, num_programs // _num_tiles(stencil, blocks))
     return _ceil(_num_blocks(source, blocks), num_chunks)
 
 
-def _num_tiles(source: Tensor, blocks: Blocks) -> int:
-    return _ceil(9 * source.shape[1], blocks.width)
+def _num_tiles(stencil: Tensor, blocks: Blocks) -> int:
+    return _ceil(stencil[0].numel(), blocks.width)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -460,12 +525,15 @@ def _launch(
         )
 
 
-def _constants(features: Tensor, blocks: Blocks) -> dict[str, int]:
-    _, channels, height, width = features.shape
+def _constants(features: Tensor, stencil: Tensor, blocks: Blocks) -> dict[str, int]:
+    _, channels, *depth, height, width = features.shape
+    group = (stencil.shape[-1] - channels) // 2 if depth else channels
     return {
+        "DEPTH": depth[0] if depth else 0,
         "HEIGHT": height,
         "WIDTH": width,
         "CHANNELS": channels,
+        "GROUP": group,
         "PADDED": _padded(channels),
         "BLOCK_P": blocks.pixels,
         "BLOCK_K": blocks.width,
@@ -498,6 +566,5 @@ def _sum(operand: Tensor, copy: bool) -> Sum:
 
 
 def _empty(like: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.empty(
-        like.shape, dtype=dtype, device=like.device, memory_format=torch.channels_last
-    )
+    layout = CHANNELS_LAST[like.dim()]
+    return torch.empty(like.shape, dtype=dtype, device=like.device, memory_format=layout)

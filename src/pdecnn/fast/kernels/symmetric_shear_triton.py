@@ -10,6 +10,10 @@ Features are rows of channels, one row for each of the n*h*w pixels. A stencil l
 as one matrix product with the pair (tap, channel) as its inner index of length 9 CHANNELS.
 Operands have the stencil's dtype, sums are float32. Every product is made by `_product` and every
 normalisation by `_normalize`, so that computing again gives the same bits.
+
+Volumes (DEPTH > 0) are packed: CHANNELS are those of several pixels in a row, GROUP those of each.
+A stencil is (out channel, row of taps, number), as are the numbers it meets in each of 9 rows:
+GROUP of the pixel before, CHANNELS, GROUP of the pixel after. That of K^T is given as one of K.
 """
 
 import triton
@@ -60,6 +64,18 @@ def _neighbours(
 
 
 @triton.jit
+def _volume_neighbours(
+    pixels, num_pixels, DEPTH: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr
+):
+    """The same of a volume, with 27 taps."""
+    z = (pixels // (WIDTH * HEIGHT)) % DEPTH
+    before = (z > 0).to(tl.int32)
+    behind = (z < DEPTH - 1).to(tl.int32)
+    in_plane = _neighbours(pixels, num_pixels, HEIGHT, WIDTH, False)
+    return in_plane * (before + 512 + 262144 * behind)
+
+
+@triton.jit
 def _shift(tap, WIDTH: tl.constexpr, ADJOINT: tl.constexpr):
     """How many pixels further the neighbour at a tap lies."""
     shift = (tap // 3 - 1) * WIDTH + tap % 3 - 1
@@ -69,7 +85,62 @@ def _shift(tap, WIDTH: tl.constexpr, ADJOINT: tl.constexpr):
 
 
 @triton.jit
-def _product(
+def _places(
+    numbers,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """How much further the numbers that the stencil of a volume meets lie, and at which taps."""
+    IN_ROW: tl.constexpr = CHANNELS + 2 * GROUP
+    row = numbers // IN_ROW
+    channel = numbers % IN_ROW - GROUP
+    shift = ((row // 3 - 1) * HEIGHT + row % 3 - 1) * WIDTH
+    tap = 3 * row + 1 - (channel < 0).to(tl.int32) + (channel >= CHANNELS).to(tl.int32)
+    # What lies beyond the last one is never inside: a word has no more bits.
+    return shift * CHANNELS + channel, tl.minimum(tap, 27)
+
+
+@triton.jit
+def _volume_product(
+    features,
+    stencil,
+    pixels,
+    num_pixels,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    EMULATE: tl.constexpr,
+):
+    """K features at the given pixels: (BLOCK_P, PADDED) float32."""
+    LENGTH: tl.constexpr = 9 * (CHANNELS + 2 * GROUP)
+    dtype: tl.constexpr = stencil.dtype.element_ty
+    inside = _volume_neighbours(pixels, num_pixels, DEPTH, HEIGHT, WIDTH)
+    rows = features + (pixels * CHANNELS)[:, None]
+    columns = tl.arange(0, PADDED)
+    total = tl.zeros((BLOCK_P, PADDED), dtype=tl.float32)
+    for start in tl.range(0, LENGTH, BLOCK_K):
+        numbers = start + tl.arange(0, BLOCK_K)
+        place, tap = _places(numbers, HEIGHT, WIDTH, CHANNELS, GROUP)
+        here = ((inside[:, None] >> tap[None, :]) & 1) != 0
+        left = tl.load(rows + place[None, :], mask=here, other=0.0)
+        known = (numbers < LENGTH)[:, None] & (columns < CHANNELS)[None, :]
+        entries = stencil + numbers[:, None] + (columns * LENGTH)[None, :]
+        right = tl.load(entries, mask=known, other=0.0)
+        left = _narrow(left, dtype, EMULATE)
+        right = _narrow(right, dtype, EMULATE)
+        total = tl.dot(left, right, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def _image_product(
     features,
     stencil,
     pixels,
@@ -115,15 +186,72 @@ def _product(
 
 
 @triton.jit
-def _normalize(hidden, epsilon):
-    """The factor r = 1/sqrt(A u^2 + epsilon) of every pixel."""
-    return tl.rsqrt(tl.sum(hidden * hidden, axis=1) + epsilon)
+def _product(
+    features,
+    stencil,
+    pixels,
+    num_pixels,
+    DEPTH: tl.constexpr,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    ADJOINT: tl.constexpr,
+    EMULATE: tl.constexpr,
+):
+    """K features, or K^T features, at the given pixels: (BLOCK_P, PADDED) float32."""
+    if DEPTH > 0:
+        total = _volume_product(
+            features, stencil, pixels, num_pixels, DEPTH, HEIGHT, WIDTH, CHANNELS, GROUP, PADDED,
+            BLOCK_P, BLOCK_K, EMULATE,
+        )  # fmt: skip
+    else:
+        total = _image_product(
+            features, stencil, pixels, num_pixels, HEIGHT, WIDTH, CHANNELS, PADDED, BLOCK_P,
+            BLOCK_K, ADJOINT, EMULATE,
+        )  # fmt: skip
+    return total
+
+
+@triton.jit
+def _sum_channels(values, CHANNELS: tl.constexpr, GROUP: tl.constexpr):
+    """The sum over all channels of a pixel, or over each GROUP of them; one axis more if so."""
+    if GROUP == CHANNELS:
+        sums = tl.sum(values, axis=1)
+    else:
+        ROWS: tl.constexpr = values.shape[0]
+        PARTS: tl.constexpr = values.shape[1] // GROUP
+        sums = tl.sum(tl.reshape(values, (ROWS, PARTS, GROUP)), axis=2)
+    return sums
+
+
+@triton.jit
+def _spread(sums, CHANNELS: tl.constexpr, GROUP: tl.constexpr):
+    """What belongs to a sum at the channels it was taken of."""
+    if GROUP == CHANNELS:
+        values = sums[:, None]
+    else:
+        ROWS: tl.constexpr = sums.shape[0]
+        PARTS: tl.constexpr = sums.shape[1]
+        values = tl.broadcast_to(sums[:, :, None], (ROWS, PARTS, GROUP))
+        values = tl.reshape(values, (ROWS, PARTS * GROUP))
+    return values
+
+
+@triton.jit
+def _normalize(hidden, epsilon, CHANNELS: tl.constexpr, GROUP: tl.constexpr):
+    """The factor r = 1/sqrt(A u^2 + epsilon) of every pixel, at its channels."""
+    norm = tl.rsqrt(_sum_channels(hidden * hidden, CHANNELS, GROUP) + epsilon)
+    return _spread(norm, CHANNELS, GROUP)
 
 
 @triton.jit
 def _activate(hidden, inverse_norm, scale, bias):
     """relu(s u r + b); NaN stays NaN."""
-    values = hidden * inverse_norm[:, None] * scale[None, :] + bias[None, :]
+    values = hidden * inverse_norm * scale[None, :] + bias[None, :]
     return tl.where(values <= 0, 0.0, values)
 
 
@@ -163,9 +291,11 @@ def activate_kernel(
     hidden,
     num_pixels,
     epsilon,
+    DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
+    GROUP: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -176,8 +306,8 @@ def activate_kernel(
     pixels = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     offsets, exists = _tile(pixels, num_pixels, CHANNELS, PADDED)
     u = _product(
-        source, stencil, pixels, num_pixels, HEIGHT, WIDTH, CHANNELS, PADDED, BLOCK_P, BLOCK_K,
-        False, EMULATE,
+        source, stencil, pixels, num_pixels, DEPTH, HEIGHT, WIDTH, CHANNELS, GROUP, PADDED,
+        BLOCK_P, BLOCK_K, False, EMULATE,
     )  # fmt: skip
     # As stored: the gradient must see the same signs of z.
     narrow = _narrow(u, stencil.dtype.element_ty, EMULATE)
@@ -186,7 +316,7 @@ def activate_kernel(
         tl.store(hidden + offsets, narrow.to(hidden.dtype.element_ty), mask=exists)
     s = _channel_values(scale, CHANNELS, PADDED)
     b = _channel_values(bias, CHANNELS, PADDED)
-    a = _activate(u, _normalize(u, epsilon), s, b)
+    a = _activate(u, _normalize(u, epsilon, CHANNELS, GROUP), s, b)
     _store(activated + offsets, a, exists, EMULATE)
 
 
@@ -204,9 +334,11 @@ def hidden_gradient_kernel(
     num_pixels,
     epsilon,
     factor,
+    DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
+    GROUP: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -226,28 +358,28 @@ def hidden_gradient_kernel(
     b = _channel_values(bias, CHANNELS, PADDED)
     if AGAIN:
         u = _product(
-            source, stencil, pixels, num_pixels, HEIGHT, WIDTH, CHANNELS, PADDED, BLOCK_P,
-            BLOCK_K, False, EMULATE,
+            source, stencil, pixels, num_pixels, DEPTH, HEIGHT, WIDTH, CHANNELS, GROUP, PADDED,
+            BLOCK_P, BLOCK_K, False, EMULATE,
         )  # fmt: skip
         u = _narrow(u, stencil.dtype.element_ty, EMULATE).to(tl.float32)
-        r = _normalize(u, epsilon)
+        r = _normalize(u, epsilon, CHANNELS, GROUP)
         _store(activated + offsets, _activate(u, r, s, b), exists, EMULATE)
         ga = _product(
-            target_gradient, stencil, pixels, num_pixels, HEIGHT, WIDTH, CHANNELS, PADDED,
-            BLOCK_P, BLOCK_K, False, EMULATE,
+            target_gradient, stencil, pixels, num_pixels, DEPTH, HEIGHT, WIDTH, CHANNELS, GROUP,
+            PADDED, BLOCK_P, BLOCK_K, False, EMULATE,
         )  # fmt: skip
     else:
         ga = _product(
-            target_gradient, stencil, pixels, num_pixels, HEIGHT, WIDTH, CHANNELS, PADDED,
-            BLOCK_P, BLOCK_K, False, EMULATE,
+            target_gradient, stencil, pixels, num_pixels, DEPTH, HEIGHT, WIDTH, CHANNELS, GROUP,
+            PADDED, BLOCK_P, BLOCK_K, False, EMULATE,
         )  # fmt: skip
         u = tl.load(hidden + offsets, mask=exists, other=0.0).to(tl.float32)
-        r = _normalize(u, epsilon)
-    n = u * r[:, None]
+        r = _normalize(u, epsilon, CHANNELS, GROUP)
+    n = u * r
     gz = tl.where(n * s[None, :] + b[None, :] > 0, -factor * ga, 0.0)
     gn = gz * s[None, :]
-    along = tl.sum(gn * n, axis=1)
-    gu = r[:, None] * (gn - n * along[:, None])
+    along = _spread(_sum_channels(gn * n, CHANNELS, GROUP), CHANNELS, GROUP)
+    gu = r * (gn - n * along)
     _store(hidden_gradient + offsets, gu, exists, EMULATE)
     columns = tl.arange(0, PADDED)
     sums = partial_sums + program * (2 * CHANNELS) + columns
@@ -266,9 +398,11 @@ def _add_adjoint(
     factor,
     grid_scale,
     grid_step,
+    DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
+    GROUP: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -280,8 +414,8 @@ def _add_adjoint(
     pixels = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     offsets, exists = _tile(pixels, num_pixels, CHANNELS, PADDED)
     increment = factor * _product(
-        hidden, stencil, pixels, num_pixels, HEIGHT, WIDTH, CHANNELS, PADDED, BLOCK_P, BLOCK_K,
-        True, EMULATE,
+        hidden, stencil, pixels, num_pixels, DEPTH, HEIGHT, WIDTH, CHANNELS, GROUP, PADDED,
+        BLOCK_P, BLOCK_K, True, EMULATE,
     )  # fmt: skip
     if ROUND:
         increment = _round(increment * grid_scale) * grid_step
@@ -309,9 +443,11 @@ def add_adjoint_kernel(
     factor,
     grid_scale,
     grid_step,
+    DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
+    GROUP: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -325,8 +461,8 @@ def add_adjoint_kernel(
     With NEXT also next_outcome = next_base + next_factor outcome, likewise, and its copy.
     """
     total = _add_adjoint(
-        base, hidden, stencil, outcome, copy, num_pixels, factor, grid_scale, grid_step, HEIGHT,
-        WIDTH, CHANNELS, PADDED, BLOCK_P, BLOCK_K, False, ROUND, COPY, EMULATE,
+        base, hidden, stencil, outcome, copy, num_pixels, factor, grid_scale, grid_step, DEPTH,
+        HEIGHT, WIDTH, CHANNELS, GROUP, PADDED, BLOCK_P, BLOCK_K, False, ROUND, COPY, EMULATE,
     )  # fmt: skip
     if NEXT:
         pixels = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -354,9 +490,11 @@ def undo_kernel(
     factor,
     grid_scale,
     grid_step,
+    DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
+    GROUP: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -369,14 +507,14 @@ def undo_kernel(
     if tl.program_id(1) == 0:
         _add_adjoint(
             target_after, activated, stencil, target, target_copy, num_pixels, factor,
-            grid_scale, grid_step, HEIGHT, WIDTH, CHANNELS, PADDED, BLOCK_P, BLOCK_K, True,
-            ROUND, COPY_TARGET, EMULATE,
+            grid_scale, grid_step, DEPTH, HEIGHT, WIDTH, CHANNELS, GROUP, PADDED, BLOCK_P,
+            BLOCK_K, True, ROUND, COPY_TARGET, EMULATE,
         )  # fmt: skip
     else:
         _add_adjoint(
             source_gradient, hidden_gradient, stencil, new_gradient, gradient_copy, num_pixels,
-            1.0, grid_scale, grid_step, HEIGHT, WIDTH, CHANNELS, PADDED, BLOCK_P, BLOCK_K,
-            False, False, COPY_GRADIENT, EMULATE,
+            1.0, grid_scale, grid_step, DEPTH, HEIGHT, WIDTH, CHANNELS, GROUP, PADDED, BLOCK_P,
+            BLOCK_K, False, False, COPY_GRADIENT, EMULATE,
         )  # fmt: skip
 
 
@@ -389,6 +527,7 @@ def _accumulate(
     steps,
     first,
     num_pixels,
+    DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
@@ -407,7 +546,10 @@ def _accumulate(
         pixels = (first + step) * BLOCK_P + tl.arange(0, BLOCK_P)
         offsets, exists = _tile(pixels, num_pixels, CHANNELS, PADDED)
         left = tl.load(rows + offsets, mask=exists, other=0.0)
-        inside = _neighbours(pixels, num_pixels, HEIGHT, WIDTH, False)
+        if DEPTH > 0:
+            inside = _volume_neighbours(pixels, num_pixels, DEPTH, HEIGHT, WIDTH)
+        else:
+            inside = _neighbours(pixels, num_pixels, HEIGHT, WIDTH, False)
         here = ((inside[:, None] >> tap[None, :]) & 1) != 0
         pointers = features + (pixels * CHANNELS)[:, None] + steps[None, :]
         right = tl.load(pointers, mask=here, other=0.0)
@@ -429,9 +571,11 @@ def stencil_gradient_kernel(
     partial_sums,
     num_pixels,
     factor,
+    DEPTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
     CHANNELS: tl.constexpr,
+    GROUP: tl.constexpr,
     PADDED: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -440,14 +584,17 @@ def stencil_gradient_kernel(
 ):
     """A chunk's part of sum_p gu[p, o] x[p + tap, i] - factor sum_p a[p, o] G[p + tap, i].
 
-    A program computes all o and BLOCK_N of the 9 CHANNELS pairs (tap, i), and sums over
-    NUM_STEPS times BLOCK_P pixels.
+    A program computes all o and BLOCK_N of the 9 CHANNELS pairs (tap, i), or of the numbers that
+    the stencil of a volume meets, and sums over NUM_STEPS times BLOCK_P pixels.
     """
-    LENGTH: tl.constexpr = 9 * CHANNELS
+    LENGTH: tl.constexpr = 9 * (CHANNELS if DEPTH == 0 else CHANNELS + 2 * GROUP)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     chunk = tl.program_id(1)
-    tap = column // CHANNELS
-    steps = _shift(tap, WIDTH, False) * CHANNELS + column % CHANNELS
+    if DEPTH > 0:
+        steps, tap = _places(column, HEIGHT, WIDTH, CHANNELS, GROUP)
+    else:
+        tap = column // CHANNELS
+        steps = _shift(tap, WIDTH, False) * CHANNELS + column % CHANNELS
     first = chunk * NUM_STEPS
     # The matrix unit takes products of at least 64 rows: few channels go into its columns.
     WIDE: tl.constexpr = PADDED >= 64
@@ -456,13 +603,13 @@ def stencil_gradient_kernel(
     else:
         total = tl.zeros((BLOCK_N, PADDED), dtype=tl.float32)
     total = _accumulate(
-        total, activated, target_gradient, tap, steps, first, num_pixels, HEIGHT, WIDTH, CHANNELS,
-        PADDED, BLOCK_P, NUM_STEPS, WIDE, EMULATE,
+        total, activated, target_gradient, tap, steps, first, num_pixels, DEPTH, HEIGHT, WIDTH,
+        CHANNELS, PADDED, BLOCK_P, NUM_STEPS, WIDE, EMULATE,
     )  # fmt: skip
     total = -factor * total
     total = _accumulate(
-        total, hidden_gradient, source, tap, steps, first, num_pixels, HEIGHT, WIDTH, CHANNELS,
-        PADDED, BLOCK_P, NUM_STEPS, WIDE, EMULATE,
+        total, hidden_gradient, source, tap, steps, first, num_pixels, DEPTH, HEIGHT, WIDTH,
+        CHANNELS, PADDED, BLOCK_P, NUM_STEPS, WIDE, EMULATE,
     )  # fmt: skip
     if not WIDE:
         total = tl.trans(total)
