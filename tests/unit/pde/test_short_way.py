@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 
 import pdecnn
-from benchmarks.speed import make_digits_pair
+from benchmarks.speed_cpu import make_digits_pair
 from pdecnn.pde import Block, SymmetricLayer
 from tests.blocks import every_integrator, make_block, make_features
 
