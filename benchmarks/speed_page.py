@@ -207,8 +207,6 @@ def _digits(part: dict[str, Any]) -> list[Table]:
         "forward, backward, regulariser, finite check, SGD, projection, sums of the metrics. "
         f"{_ABOUT_RATIOS}",
     )
-    if "forward_rows" not in part:  # of before they were measured here
-        return [steps]
     forward = Table(
         f"One of the digits to its scores, {part['threads']} thread",
         ("network", *_BESIDE_PLAIN),
