@@ -29,6 +29,7 @@ MOVED = (
     "resnets",
     "roofline",
     "speed",
+    "speed_cpu",
     "speed_depth",
     "speed_figure",
     "speed_page",
@@ -204,22 +205,16 @@ def times() -> dict[str, float]:
     """Forward at batch 1 and step at batch 32 over those of plain torch: medians of 200 in turn."""
     import torch
 
-    from benchmarks.speed import make_digits_pair
+    from benchmarks.speed_cpu import make_digits_pair, make_forwards
     from pdecnn.runs.bench import TrainerSteps
     from pdecnn.runs.preparation import cpu_threads
     from pdecnn.runs.timing import time_in_turn
 
     trainer, twin = make_digits_pair("hamiltonian")
-    one = trainer.network.preprocess(trainer.train.images[:1])
-
-    def forward(network: torch.nn.Module) -> object:
-        with torch.no_grad():
-            return network(one)
-
     ratios = {}
     with cpu_threads(1):
         for name, (ours, plain) in {
-            "forward_at_batch_1": (lambda: forward(trainer.network), lambda: forward(twin.network)),
+            "forward_at_batch_1": make_forwards(trainer, twin),
             "step_at_batch_32": (TrainerSteps(trainer), twin),
         }.items():
             timings = time_in_turn(

@@ -1,34 +1,33 @@
 """All of docs/results/speed.md: what `pdecnn bench` measures, and more beside it.
 
     python -m benchmarks.speed [--quick]
-        [--only steps,recipes,digits,depth,large,compile,loops,volumes]
+        [--only steps,recipes,digits,images,depth,large,compile,loops,volumes]
 
-Steps are set against the ceilings of the machine and ResNets, recipes against the paper's, the
-digits networks on the CPU against plain torch that does the same, large inputs `reversible` against
-`stored`, the first step with cold caches against cached ones, and loops of a user's own against the
-trainer's. Parts measured before are kept.
+Steps are set against the ceilings of the machine and ResNets, recipes against the paper's, networks
+for digits and images on the CPU against plain torch that does the same, large inputs `reversible`
+against `stored`, the first step with cold caches against cached ones, and loops of a user's own
+against the trainer's. Parts measured before are kept.
 """
 
 import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 import torch
 
 from benchmarks.fresh_process import cold_and_cached
-from benchmarks.plain_training import PlainTraining
 from benchmarks.resnets import CifarResNet
 from benchmarks.roofline import Ceilings, Roofline
+from benchmarks.speed_cpu import bench_digits, bench_images
 from benchmarks.speed_depth import bench_depth
 from benchmarks.speed_loops import bench_loops, bench_volumes
 from benchmarks.speed_page import print_bench, write_speed
 from benchmarks.speed_recipes import bench_recipes
 from benchmarks.work import Work, count_work
 from pdecnn.learning.memory import free_memory
-from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.registry import DYNAMICS, model_config
 from pdecnn.runs.bench import (
@@ -40,7 +39,6 @@ from pdecnn.runs.bench import (
     QUICK,
     BenchSizes,
     Say,
-    TrainerSteps,
     activation_bytes,
     describe_device,
     make_network,
@@ -50,16 +48,12 @@ from pdecnn.runs.bench import (
     random_images,
     time_steps,
 )
-from pdecnn.runs.plain_twin import PlainNetwork, copy_weights_
-from pdecnn.runs.preparation import cpu_threads, read_splits, resolve_device
-from pdecnn.runs.preparation import make_network as make_recipe_network
-from pdecnn.runs.recipes import recipe
-from pdecnn.runs.timing import Timing, synchronize, time_in_turn
+from pdecnn.runs.preparation import resolve_device
+from pdecnn.runs.timing import synchronize, time_in_turn
 
 FORMAT_VERSION = 3
 RESNET_DEPTHS = (20, 32)
 LARGE_MODES = ("stored", "reversible")
-_CPU = torch.device("cpu")
 _NUM_LARGE_INPUTS = 16  # so many that an epoch rarely ends within a repeat
 
 
@@ -70,9 +64,6 @@ class MoreSizes:
     copy_bytes: int
     matrix_size: int
     """Rows of the multiplied matrices."""
-    digits_repeats: int
-    """More and shorter ones, since a ratio near 1 is sought."""
-    digits_repeat_seconds: float
     large_channels: tuple[int, ...]
     large_steps: tuple[int, ...]
     """Numbers of time steps a block."""
@@ -84,8 +75,6 @@ MORE = {
     GPU.name: MoreSizes(
         copy_bytes=2**31,
         matrix_size=8192,
-        digits_repeats=61,
-        digits_repeat_seconds=0.05,
         large_channels=(32, 64, 112, 112),
         large_steps=(3, 10),
         image_size=2048,
@@ -94,8 +83,6 @@ MORE = {
     CPU.name: MoreSizes(
         copy_bytes=2**27,
         matrix_size=1024,
-        digits_repeats=61,
-        digits_repeat_seconds=0.05,
         large_channels=(16, 32, 32),
         large_steps=(3,),
         image_size=256,
@@ -104,8 +91,6 @@ MORE = {
     QUICK.name: MoreSizes(
         copy_bytes=2**22,
         matrix_size=256,
-        digits_repeats=5,
-        digits_repeat_seconds=0.0,
         large_channels=(4, 4),
         large_steps=(2,),
         image_size=32,
@@ -163,78 +148,6 @@ def _against_roofline(row: dict[str, Any], roofline: Roofline) -> dict[str, Any]
         "floor_seconds": floor,
         "roofline_fraction": None if time is None else floor / time["median_seconds"],
     }
-
-
-def bench_digits(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
-    """Both steps of each network in turn, always on the CPU with the recipe's threads."""
-    del device
-    more = MORE[sizes.name]
-    rows = []
-    for dynamics in PAPER_DYNAMICS:
-        say(f"{dynamics}_digits against plain torch")
-        timings = time_digits(
-            dynamics,
-            num_repeats=more.digits_repeats,
-            repeat_seconds=more.digits_repeat_seconds,
-        )
-        ours, plain = timings["pdecnn"], timings["plain"]
-        rows.append(
-            {
-                "network": f"{dynamics}_digits",
-                "time": ours.to_dict(),
-                "plain_time": plain.to_dict(),
-                "ratio": ours.ratio(plain),
-            }
-        )
-    training = recipe(f"{PAPER_DYNAMICS[0]}_digits").training
-    return {
-        "repeats": more.digits_repeats,
-        "batch_size": training.batch_size,
-        "threads": training.num_threads,
-        "rows": rows,
-    }
-
-
-def time_digits(dynamics: str, *, num_repeats: int, repeat_seconds: float) -> dict[str, Timing]:
-    """Processor time of our step, 'pdecnn', and of its plain twin, 'plain'.
-
-    On one thread that is the time it takes, less what other programs take away meanwhile.
-    """
-    trainer, twin = make_digits_pair(dynamics)
-    steps = TrainerSteps(trainer)
-    with cpu_threads(trainer.config.num_threads):
-        timings = time_in_turn(
-            {"pdecnn": steps, "plain": twin},
-            device=_CPU,
-            num_repeats=num_repeats,
-            repeat_seconds=repeat_seconds,
-            clock=process_time,
-        )
-    steps.finish()
-    return {name: timing for name, timing in timings.items() if timing is not None}
-
-
-def make_digits_pair(dynamics: str) -> tuple[Trainer, PlainTraining]:
-    """A trainer as the recipe makes it, and its twin with the same weights, data and rate."""
-    config = recipe(f"{dynamics}_digits")
-    splits = read_splits(config.data, config.seed)
-    network = make_recipe_network(config, splits.train)
-    trainer = Trainer(
-        network,
-        config.training,
-        train=splits.train,
-        validation=splits.validation,
-        augmentation=config.data.augmentation(),
-        seed=config.seed,
-    )
-    twin = PlainNetwork(dynamics, config.network.channels, in_channels=1)
-    copy_weights_(twin, network)
-    train, size = trainer.train, config.training.batch_size
-    generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(len(train), generator=generator)
-    batches = order[: len(train) // size * size].view(-1, size)
-    rate = config.training.learning_rates[0]
-    return trainer, PlainTraining(twin, train.images[:], train.labels, batches, learning_rate=rate)
 
 
 def bench_large(sizes: BenchSizes, device: torch.device, say: Say) -> dict[str, Any]:
@@ -323,12 +236,14 @@ PARTS = {
     "steps": bench_steps,
     "recipes": bench_recipes,
     "digits": bench_digits,
+    "images": bench_images,
     "depth": bench_depth,
     "large": bench_large,
     "compile": bench_compile,
     "loops": bench_loops,
     "volumes": bench_volumes,
 }
+ON_CPU = ("digits", "images")
 
 
 def main() -> None:
@@ -342,7 +257,7 @@ def main() -> None:
     output = arguments.output or Path("speed-quick" if arguments.quick else "docs/results")
     names = [name.strip() for name in arguments.only.split(",")] if arguments.only else [*PARTS]
     for name in names:
-        device = resolve_device("cpu" if name == "digits" else arguments.device)
+        device = resolve_device("cpu" if name in ON_CPU else arguments.device)
         sizes = QUICK if arguments.quick else GPU if device.type == "cuda" else CPU
         print(f"{name}, on {device}", file=sys.stderr, flush=True)
         begin = perf_counter()

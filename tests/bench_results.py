@@ -147,7 +147,12 @@ def make_digits():
         "plain_time": make_time(0.01),
         "ratio": 1.02,
     }
-    return make_part(batch_size=32, threads=1, rows=[row])
+    return make_part(batch_size=32, threads=1, rows=[row], forward_rows=[row])
+
+
+def make_images():
+    row = make_digits()["rows"][0] | {"network": "hamiltonian_images", "precision": "bfloat16"}
+    return make_part(size=64, batch_size=32, threads=1, rows=[row])
 
 
 def make_recipes():
@@ -176,6 +181,7 @@ def make_result():
         "steps": make_steps(),
         "recipes": make_recipes(),
         "digits": make_digits(),
+        "images": make_images(),
         "depth": make_depth(),
         "large": make_large(),
         "compile": make_compile(),

@@ -34,9 +34,12 @@ _CHANNEL_GROUP = 8
 
 
 def fast_layout(features: Tensor) -> Tensor:
-    """The features with their channels last in memory, where convolutions are fastest."""
+    """The features with their channels last in memory, where convolutions are fastest.
+
+    A single channel too: by its strides alone torch then knows in which layout to go on.
+    """
     layout = CHANNELS_LAST.get(features.dim())
-    return features if layout is None else features.contiguous(memory_format=layout)
+    return features if layout is None else features.to(memory_format=layout)
 
 
 def accelerate(network: Module, *, enabled: bool = True) -> Module:

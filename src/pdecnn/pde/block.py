@@ -197,12 +197,13 @@ class Block(nn.Module):
 
     def stepping(self, features: Tensor | None = None) -> TimeStepping:
         """What the steps are, features having been looked at where they come in."""
-        first = self.layers[0]
+        steps = self.steps
+        first = steps[0][0]
         if features is not None and isinstance(first, AbstractLayer):
             channels = self.integrator.block_channels(first.channels)
             check_features(features, channels, first.dimension, first.convolution.stencil)
         return TimeStepping(
-            self.integrator, self.steps, self.step_size, self._grid, self._backprop, self._place
+            self.integrator, steps, self.step_size, self._grid, self._backprop, self._place
         )
 
 

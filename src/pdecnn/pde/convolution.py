@@ -222,7 +222,7 @@ class Convolution(nn.Module):
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Within it nothing is computed in half precision; the meta device has no autocast."""
-    if device.type == "meta":
+    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
 

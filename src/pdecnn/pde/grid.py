@@ -23,11 +23,14 @@ _COARSEST_CHOICE, _FINEST_CHOICE, _LARGEST = 12, 20, 22
 _deferred: list[Tensor] | None = None
 
 
+are_transforms_active = torch._C._are_functorch_transforms_active
+"""Whether torch.func is at work; not to be asked by what is compiled."""
+
+
 def is_followed() -> bool:
     """Whether torch.func transforms what is computed now, operator by operator."""
     # The compiler has its own ways to do that, and cannot look into this question.
-    active = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-    return bool(active)
+    return not torch.compiler.is_compiling() and bool(are_transforms_active())
 
 
 class _RoundStraightThrough(torch.autograd.Function):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pdecnn.errors import unknown_name
+from pdecnn.pde.grid import are_transforms_active
 from pdecnn.settings import check_count, check_positive
 
 Normalization = Literal["none", "bias", "tv", "batch"]
@@ -33,8 +34,8 @@ class ChannelAffine(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """S features + bias, in the features' dtype."""
-        shape = (-1, *(1,) * (features.dim() - 2))
-        outputs = features * self.scale.view(shape) + self.bias.view(shape)
+        ones = (1,) * (features.dim() - 2)
+        outputs = features * self.scale.view(-1, *ones) + self.bias.view(-1, *ones)
         return outputs if outputs.dtype == features.dtype else outputs.to(features.dtype)
 
 
@@ -75,15 +76,22 @@ class TotalVariationNorm(nn.Module):
         """N_tv of features (batch, channels, *spatial)."""
         dtype = features.dtype
         wide = features if dtype in _WIDE else features.float()
-        # N_tv is the same of c y with c^2 epsilon; c = 1 unless squares could leave the range.
-        largest = wide.detach().abs().amax(1, keepdim=True)
-        factor = (_LARGEST_SQUARED / largest).clamp(max=1)
-        scaled = wide * factor
-        squares = (scaled * scaled).sum(1, keepdim=True)
-        radicand = torch.addcmul(squares, factor, factor, value=self.epsilon)
-        normalized = scaled * torch.rsqrt(radicand)
-        if self.affine is not None:
-            normalized = self.affine(normalized)
+        # On a CPU looking at a number costs little; elsewhere it means to wait.
+        looks = wide.is_cpu and not torch.compiler.is_compiling() and not are_transforms_active()
+        squares = (wide * wide).sum(1, keepdim=True) if looks else None
+        if squares is not None and float(squares.detach().sum()) <= _LARGEST_SQUARED**2:
+            normalized = wide * torch.rsqrt(squares + self.epsilon)
+        else:
+            # N_tv is the same of c y with c^2 epsilon; c = 1 unless squares could leave the range.
+            largest = wide.detach().abs().amax(1, keepdim=True)
+            factor = (_LARGEST_SQUARED / largest).clamp(max=1)
+            scaled = wide * factor
+            squares = (scaled * scaled).sum(1, keepdim=True)
+            radicand = torch.addcmul(squares, factor, factor, value=self.epsilon)
+            normalized = scaled * torch.rsqrt(radicand)
+        affine = self.affine
+        if affine is not None:
+            normalized = affine(normalized)
         return normalized if normalized.dtype == dtype else normalized.to(dtype)
 
     def extra_repr(self) -> str:

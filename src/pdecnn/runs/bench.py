@@ -477,5 +477,5 @@ def _loss(network: Network, images: Tensor, labels: Tensor) -> Tensor:
 
 
 PARTS: dict[str, Part] = {"steps": bench_steps, "depth": bench_depth}
-ELSEWHERE = ("digits", "large", "compile", "loops", "volumes")
+ELSEWHERE = ("recipes", "digits", "images", "large", "compile", "loops", "volumes")
 """Parts that `benchmarks.speed` measures."""

@@ -97,13 +97,17 @@ class PlainNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Class scores."""
+        scores: Tensor = self.classifier(self.pooled(images))
+        return scores
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """The means over the pixels that the classifier takes."""
         features = functional.relu(self.opening(images))
         for k, (block, connector) in enumerate(zip(self.blocks, self.connectors, strict=True)):
             features = functional.relu(connector(block(features)))
             if k < len(self.blocks) - 1:
                 features = self.pool(features, 2)
-        scores: Tensor = self.classifier(features.mean(self.pixels))
-        return scores
+        return features.mean(self.pixels)
 
 
 def _convolution_with_norm(

@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
 
 from benchmarks import speed_loops
-from benchmarks.plain_training import regularizer
+from benchmarks.plain_training import mirror_and_crop, regularizer
 from benchmarks.resnets import CifarResNet
 from benchmarks.roofline import Ceilings, Roofline
-from benchmarks.speed import PARTS, bench_large, make_digits_pair
+from benchmarks.speed import PARTS, bench_large
+from benchmarks.speed_cpu import make_digits_pair, make_images_pair
 from benchmarks.speed_figure import draw_depth
 from benchmarks.speed_page import bench_page, bench_tables, write_speed
 from benchmarks.work import Work
@@ -21,6 +23,8 @@ from pdecnn.errors import ConfigError
 from pdecnn.learning.objective import Objective
 from pdecnn.networks.registry import model_config
 from pdecnn.runs.bench import PAPER_DYNAMICS, QUICK
+from pdecnn.runs.config import DataConfig
+from pdecnn.runs.recipes import recipe
 from pdecnn.runs.timing import Timing
 from tests.bench_results import make_depth, make_recipes, make_result, make_steps
 from tests.unit.runs.test_plain_twin import make_pair
@@ -45,8 +49,8 @@ def test_large_inputs_take_less_memory_reversibly():
     part = bench_large(QUICK, DEVICE, lambda text: None)
     stored, reversible = (row["activation_bytes"] for row in part["rows"][:2])
     assert stored > reversible > 0
-    parts = ["steps", "recipes", "digits", "depth", "large", "compile", "loops", "volumes"]
-    assert list(PARTS) == parts
+    cpu, others = ["digits", "images"], ["depth", "large", "compile", "loops", "volumes"]
+    assert list(PARTS) == ["steps", "recipes", *cpu, *others]
 
 
 def test_loops_are_measured_beside_the_trainer_and_plain_torch(monkeypatch):
@@ -99,18 +103,16 @@ def test_the_plain_regularizer_has_the_gradient_of_our_objective(dynamics):
         torch.testing.assert_close(found, expected)
 
 
-@every_dynamics
-def test_both_digits_steps_do_the_same(dynamics):
-    trainer, twin = make_digits_pair(dynamics)
+def check_both_steps_do_the_same(trainer, twin, tolerances):
     trainer.begin_epoch()
     twin.batches = trainer._step.batches  # the very batches
     before = parameters_to_vector(trainer.network.parameters()).detach().clone()
-    for most in (1e-4, 1e-3):  # the second step shows the momentum; rounding grows
+    for most in tolerances:  # the second step shows the momentum; rounding grows
         trainer.step()
         twin()
         ours = parameters_to_vector(trainer.network.parameters())
-        plain = parameters_to_vector(twin.network.parameters())
-        assert (ours - before).norm() > 0.01
+        plain = torch.cat([weight.flatten() for weight in twin.network.parameters()])
+        assert (ours - before).norm() > 0.1 * trainer.config.learning_rates[0]
         assert (plain - ours).norm() < most * (ours - before).norm()
     trainer.synchronize()
     loss, correct, count = twin.sums.tolist()
@@ -119,6 +121,32 @@ def test_both_digits_steps_do_the_same(dynamics):
     # The twin's loss has the constant floor of the smoothed total variation.
     assert loss / count > sums[0] / count
     assert loss / count == pytest.approx(sums[0] / count, rel=0.5)
+
+
+@every_dynamics
+def test_both_digits_steps_do_the_same(dynamics):
+    check_both_steps_do_the_same(*make_digits_pair(dynamics), (1e-4, 1e-3))
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-3), ("bfloat16", 0.3)])
+def test_both_steps_on_images_do_the_same(precision, tolerance):
+    data = DataConfig(name="images", size=16, flip=False, padding=0.0)
+    config = replace(recipe("hamiltonian_images"), data=data)
+    trainer, twin = make_images_pair(config, precision)
+    check_both_steps_do_the_same(trainer, twin, (tolerance, tolerance))
+
+
+def test_plain_augmentation_mirrors_and_shifts_images():
+    image = torch.arange(1.0, 51).view(1, 2, 5, 5)
+    wanted = {
+        tuple(functional.pad(one, (x, 2 - x, y, 2 - y))[..., 1:6, 1:6].flatten().tolist())
+        for one in (image, image.flip(-1))
+        for x in range(3)
+        for y in range(3)
+    }
+    found = mirror_and_crop(image.repeat(500, 1, 1, 1), 1).flatten(1).tolist()
+    assert len(wanted) == 18
+    assert set(map(tuple, found)) == wanted
 
 
 @pytest.mark.parametrize(("depth", "num_weights"), [(20, 269_722), (32, 464_154)])
@@ -162,8 +190,13 @@ def test_work_is_listed_once_a_network():
 def test_digits_have_a_ratio_with_three_decimals():
     part = make_result()["parts"]["digits"]
     table = table_of("digits", part)
-    assert table.rows == [("parabolic", "10.2", "10 to 10.6", "10", "9.8 to 10.4", "1.020")]
+    times = ("10.2", "10 to 10.6", "10", "9.8 to 10.4", "1.020", "1.020 to 1.020")
+    assert table.rows == [("parabolic", *times)]
     assert table.title.endswith("batch 32, 1 thread")
+    assert table_of("digits", part, 1).rows == [("parabolic", *times)]
+    table = table_of("images", make_result()["parts"]["images"])
+    assert table.rows == [("bfloat16", *times)]
+    assert table.title.endswith("64x64 pixels, batch 32, 1 thread")
 
 
 def test_recipes_stand_beside_the_papers():

@@ -10,7 +10,7 @@ from torch._inductor import config as generation
 from torch._inductor.graph import GraphLowering
 
 from pdecnn.fast import acceleration
-from pdecnn.fast.acceleration import FastPropagator, accelerated, compiled
+from pdecnn.fast.acceleration import FastPropagator, accelerated, compiled, fast_layout
 from pdecnn.networks import Opening
 from pdecnn.pde.backprop import Propagator
 from tests.blocks import make_block, make_features
@@ -98,6 +98,16 @@ def test_what_is_asked_of_layers_grows_with_the_number_of_steps_not_with_its_squ
         return len(asked)
 
     assert 0 < number_of_questions(8) <= 2 * number_of_questions(4)
+
+
+@pytest.mark.parametrize("dimension", [2, 3])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_fast_layout_has_strides_of_channels_last(channels: int, dimension: int) -> None:
+    """By which torch goes; of one channel they were left as they came."""
+    images = make_features(channels=channels, dimension=dimension)
+    turned = fast_layout(images)
+    assert (turned.stride(1), turned.stride(-1)) == (1, channels)
+    assert torch.equal(turned, images)
 
 
 @pytest.mark.gpu

@@ -102,6 +102,25 @@ def test_ordinary_values_have_the_bits_of_the_plain_formula(dtype):
         assert torch.equal(*(gradient for (gradient,) in gradients))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_ordinary_values_have_the_same_bits_beside_ones_too_large_to_square(dtype):
+    """A CPU looks whether there are any; others compute as if there were."""
+    norm = TotalVariationNorm(8)
+    features, outer = (
+        make_features(channels=8).to(dtype),
+        make_features(channels=8, seed=7).to(dtype),
+    )
+    found = []
+    for beside in (1.0, 1e30):
+        batch = torch.cat([features, beside * features]).requires_grad_()
+        normalized = norm(batch)[: len(features)]
+        (gradient,) = torch.autograd.grad(normalized, batch, outer)
+        found.append((normalized, gradient[: len(features)]))
+    (alone, its), (together, theirs) = found
+    assert torch.equal(alone, together)
+    assert torch.equal(its, theirs)
+
+
 def test_values_beyond_the_largest_number_give_nan():
     features = torch.ones(1, 2, 1, 1)
     features[0, 0] = float("inf")
