@@ -169,7 +169,7 @@ def test_another_dimension_is_refused(network, images):
 def test_bad_settings_are_refused(network, images):
     with pytest.raises(ConfigError, match="precision"):
         evaluate_network(network, images, precision="float8")
-    with pytest.raises(ConfigError, match="batch size"):
+    with pytest.raises(ConfigError, match="batch_size"):
         evaluate_network(network, images, batch_size=0)
 
 
