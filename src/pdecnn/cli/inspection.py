@@ -134,6 +134,7 @@ def attack(
     """Measure a run under attack and on noisy images."""
     del debug
     from pdecnn.diagnostics.robustness import METHODS
+    from pdecnn.reports.attack import print_field_attack
     from pdecnn.reports.diagnosis_files import write_attack
     from pdecnn.reports.terminal import print_attack
     from pdecnn.runs import diagnosis
@@ -155,8 +156,10 @@ def attack(
     files = write_attack(found, output or _beside(run) / "attack")
     if as_json:
         print_json(found.to_dict())
-    else:
+    elif isinstance(found, diagnosis.AttackReport):
         print_attack(found, files)
+    else:
+        print_field_attack(found, files)
 
 
 def certify(

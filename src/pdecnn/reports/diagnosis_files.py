@@ -30,6 +30,7 @@ from pdecnn.diagnostics.json_values import derivative_name, kind_name
 from pdecnn.errors import ConfigError, system_errors_as
 from pdecnn.files import write_all
 from pdecnn.pde.stencil import pde_terms, stencil_from_pde_coefficients
+from pdecnn.reports.attack import attack_chart
 from pdecnn.reports.charts import ATTACKS, channels_words
 from pdecnn.reports.diagnosis import (
     bounds_chart,
@@ -47,12 +48,14 @@ from pdecnn.reports.style import (
     ORANGE,
     SMALL,
     WIDTH,
+    draw_charts,
     journal_style,
     plot_chart,
     render,
     short_name,
 )
 from pdecnn.runs.diagnosis import AttackReport, Diagnosis
+from pdecnn.runs.field_attack import FieldAttackReport
 
 _SPECTRA = ("block", "step", "of", "real", "imaginary")
 _COEFFICIENTS = (
@@ -92,11 +95,14 @@ def write_diagnosis(found: Diagnosis, folder: Path) -> list[Path]:
         return write_all(folder, contents)
 
 
-def write_attack(found: AttackReport, folder: Path) -> list[Path]:
-    """attack_linf.json or attack_l2.json, the curve of the accuracy, and attacked images."""
-    name = f"attack_{found.results[0].norm}"
-    contents = {f"{name}.json": _json(found.to_dict())}
+def write_attack(found: AttackReport | FieldAttackReport, folder: Path) -> list[Path]:
+    """attack_linf.json or attack_l2.json, the curve of the score, and images where classified."""
+    values = found.to_dict()
+    name = f"attack_{values['results'][0]['norm']}"
+    contents = {f"{name}.json": _json(values)}
     with _writable(folder), journal_style():
+        if isinstance(found, FieldAttackReport):
+            return write_all(folder, contents | render(name, draw_charts([attack_chart(values)])))
         contents |= render(name, draw_robustness(found))
         if len(found.examples[0].labels):  # none where no clean image is right
             contents |= render(f"{name}_images", draw_attacked(found))

@@ -188,10 +188,14 @@ def _parts(runs: Sequence[PageRun]) -> list[Part]:
 
 
 def _field_parts(runs: Sequence[FieldRun], num_images: int) -> list[Part]:
+    recorded = [(run.name, run.place, run.attacks) for run in runs]
+    subject = runs[0].config.subject
+    attacks = ("attacks", "Attacks", lambda: draw_attacks(recorded, subject))
     return [
         ("summary", "Summary", lambda: draw_field_summary(runs)),
         ("convergence", "Convergence", lambda: draw_field_convergence(runs)),
         ("images", "Test images", lambda: draw_field_images(runs, num_images)),
+        *([attacks] if any(run.attacks for run in runs) else ()),
         ("configuration", "Configuration", lambda: draw_config(runs)),
     ]
 

@@ -14,6 +14,7 @@ from pdecnn.data.image_file import seen_pixels
 from pdecnn.files import read_bytes
 from pdecnn.learning.image_quality import psnr
 from pdecnn.learning.tasks import AbstractTask
+from pdecnn.reports.attack import RecordedAttack, read_attacks
 from pdecnn.reports.charts import convergence_charts
 from pdecnn.reports.html import Markup, data_uri, draw_sample, tag
 from pdecnn.reports.page_summary import draw_facts, duration, network_words, swatched
@@ -46,6 +47,8 @@ class FieldRun:
     """The columns of the task, (n, channels, height, width), of volumes with an axis of slices."""
     previews: dict[int, bytes]
     """PNG files of an answer during the training, by epoch."""
+    attacks: list[RecordedAttack]
+    """What `pdecnn attack` recorded for the best weights."""
 
     @property
     def score(self) -> str:
@@ -89,6 +92,7 @@ def read_field_runs(runs: Sequence[Run], names: Sequence[str]) -> list[FieldRun]
                 seconds=read_seconds(run, len(metrics)),
                 answers=None if summary is None else read_answers(run, task.columns),
                 previews=_read_previews(run),
+                attacks=read_attacks(run.folder, "best", pairs=False),
             )
         )
     return found

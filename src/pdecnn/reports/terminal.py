@@ -423,7 +423,7 @@ def download_bar(name: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-_NORMS = {"linf": "each number by at most epsilon", "l2": "all numbers by at most epsilon (L2)"}
+NORM_WORDS = {"linf": "each number by at most epsilon", "l2": "all numbers by at most epsilon (L2)"}
 
 
 def print_attack(
@@ -437,7 +437,7 @@ def print_attack(
         soft_wrap=True,
     )
     norm = found.results[0].norm
-    console.print(f"\nUnder attack, {norm}: changing {_NORMS[norm]}", style="bold")
+    console.print(f"\nUnder attack, {norm}: changing {NORM_WORDS[norm]}", style="bold")
     console.print(_attack_table(found))
     if found.notice is not None:
         console.print(found.notice)

@@ -153,7 +153,7 @@ def test_the_command_line_from_folder_to_images(trained, folder, tmp_path, capsy
 
 def test_what_needs_classes_refuses_a_denoiser_in_one_line(trained, folder):
     with pytest.raises(ConfigError) as found:
-        pdecnn.attack(trained.folder)
+        pdecnn.diagnose(trained.folder)
     assert str(found.value) == (
         f"{trained.folder} has an answer for each pixel, and this needs a class for each "
         f"image; use `pdecnn evaluate {trained.folder}`, or `pdecnn predict {trained.folder} "
@@ -186,6 +186,32 @@ def test_a_patch_larger_than_an_image_is_refused_before_anything_is_written(fold
     assert not (tmp_path / "run").exists()
 
 
+def test_an_attack_costs_decibels_and_the_report_shows_it(trained, tmp_path, capsys, monkeypatch):
+    def attack():
+        arguments = ("--epsilon", "0.05", "--steps", "3", "--restarts", "1", "--json")
+        found = call(capsys, monkeypatch, "attack", trained.folder, *arguments)
+        assert found.code == 0, found.stderr
+        return json.loads(found.stdout)
+
+    found = attack()
+    assert found == attack()
+    # The same noise as in an evaluation; clipped and unclipped errors differ a little.
+    assert found["clean"] == {
+        key: pytest.approx(value) if isinstance(value, float) else value
+        for key, value in pdecnn.evaluate(trained.folder).items()
+        if key != "num_weights"
+    }
+    assert [row["attack"] for row in found["results"]] == ["fgsm", "pgd", "apgd"]
+    for row in found["results"]:
+        assert row["loss"] > found["clean"]["loss"]
+        assert row["psnr"] < found["clean"]["psnr"]
+    assert found["results"][1]["loss"] >= found["results"][0]["loss"]
+    pdecnn.report([trained.folder], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "PSNR in dB under attack, linf" in page
+    assert f"{found['results'][0]['psnr']:.2f}" in page
+
+
 def test_two_images_never_move_apart_in_a_stable_denoiser(folder, tmp_path):
     run = pdecnn.train(config_for("parabolic_stable", folder), output=tmp_path / "run")
     network = pdecnn.load(run.folder).double()
@@ -196,6 +222,10 @@ def test_two_images_never_move_apart_in_a_stable_denoiser(folder, tmp_path):
         with torch.no_grad():
             after = (network(one) - network(two)).flatten(1).norm(dim=1)
         assert (after <= (one - two).flatten(1).norm(dim=1) * (1 + 1e-12)).all()
+    for norm, epsilon in (("linf", 0.1), ("l2", 2.0)):  # nor does an attack move them apart
+        found = pdecnn.attack(run.folder, epsilons=[epsilon], norm=norm, num_steps=5, restarts=1)
+        for result in found.results:
+            assert 0 < result.amplification <= 1 + 1e-5
 
 
 @pytest.mark.parametrize("channels", [3, None])
