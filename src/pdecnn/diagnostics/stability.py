@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.diagnostics.growth import PERTURBATIONS, Growth, measure_growth
-from pdecnn.diagnostics.guarantees import departure, guaranteed_bound
+from pdecnn.diagnostics.guarantees import departure, guaranteed_bound, is_linear
 from pdecnn.diagnostics.inputs import block_inputs
 from pdecnn.diagnostics.jacobians import (
     layer_jacobian,
@@ -38,6 +38,10 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import AbstractLayer
 
+_SIGNALS = 3
+"""Axes of a batch of signals."""
+LARGEST_PIECE, _FEWEST_POINTS = 4096, 32
+"""Numbers (channels times points) of a longer signal that its spectra are of."""
 _Found = TypeVar("_Found")
 
 
@@ -49,6 +53,8 @@ class BlockStability:
     growth: tuple[Growth, ...]
     """Each perturbation forwards, then where steps can be undone backwards."""
     verdict: Verdict
+    piece: tuple[int, int] | None = None
+    """The points of the first signal, from and to, that spectra are of; None: of all points."""
 
 
 def block_stability(
@@ -57,7 +63,8 @@ def block_stability(
     """Measure a block at `features` and say what can be said of its stability (eq. 6).
 
     Everything is computed in float64 on a copy in evaluation mode. The spectra are those of the
-    first example, growth is the largest over all of them. A number that is not known, or that no
+    first example, of a long signal those of its loudest piece, where nothing is proved by them;
+    growth is the largest over all examples, from end to end. A number that is not known, or that no
     iteration finds, is None, and `StepStability.missing` says why.
     """
     plain = plain_copy(block)
@@ -66,14 +73,15 @@ def block_stability(
     growth = _measured_growth(plain, features, num_iterations)
     if not all(bool(part.isfinite().all()) for state in states for part in state):
         return BlockStability(steps=(), growth=growth, verdict=diverged_verdict(plain, features))
+    piece = _loudest_piece(plain, features, dense_size)
     steps = tuple(
-        _step_stability(plain, _first_example(states[index]), index, dense_size)
+        _step_stability(plain, _first_example(states[index]), index, dense_size, piece)
         for index in range(plain.num_steps)
     )
     # What was attached to the block itself, which the copy has not.
     changed = departure(block, with_parts=False)
     verdict = judge(plain, steps, growth, tuple(features.shape[2:]), dense_size, changed)
-    return BlockStability(steps=steps, growth=growth, verdict=verdict)
+    return BlockStability(steps=steps, growth=growth, verdict=verdict, piece=piece)
 
 
 def network_stability(
@@ -89,6 +97,26 @@ def network_stability(
 
 def _first_example(state: State) -> State:
     return tuple(part[:1] for part in state)
+
+
+def _loudest_piece(block: Block, features: Tensor, dense_size: int) -> tuple[int, int] | None:
+    """Where the first of long signals has most in it.
+
+    The ends of a spectrum crowd like 1/n^2 on n points, and to tell them apart takes the more
+    products with Jacobians the longer the signal: tens of thousands on a second of sound. Linear
+    layers keep all points, since their spectra may be a proof, and so do layers that are not
+    pdecnn's own, which may depend on the size.
+    """
+    channels, length = features.shape[1:3]
+    most = max(LARGEST_PIECE // channels, _FEWEST_POINTS)
+    small = length <= most or features[0].numel() <= dense_size
+    own = [layer for layers in block.steps for layer in layers if departure(layer) is None]
+    known = len(own) == sum(map(len, block.steps))
+    if features.dim() != _SIGNALS or small or not known or all(map(is_linear, own)):
+        return None
+    power = features[0].detach().double().square().sum(0)
+    begin = int(power.unfold(0, most, 1).sum(1).argmax())
+    return begin, begin + most
 
 
 def _measured_growth(block: Block, features: Tensor, num_iterations: int) -> tuple[Growth, ...]:
@@ -127,9 +155,13 @@ class _Search:
         return found
 
 
-def _step_stability(block: Block, state: State, index: int, dense_size: int) -> StepStability:
+def _step_stability(
+    block: Block, state: State, index: int, dense_size: int, piece: tuple[int, int] | None
+) -> StepStability:
     layers = block.steps[index]
     size = tuple(state[0].shape[2:])
+    if piece is not None:
+        state = tuple(part[..., slice(*piece)] for part in state)
     search = _Search()
     # A layer with a dt of its own is bounded relative to it.
     own = block.step_sizes[index] / block.step_size
@@ -138,7 +170,10 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
         layer_jacobian(layer, source) for layer, source in zip(layers, sources, strict=True)
     ]
     norms = [
-        search.find(f"norm of K of layer {k}", partial(_norm, layer, size, dense_size))
+        search.find(
+            f"norm of K of layer {k}",
+            partial(_norm, layer, size, dense_size, estimate=piece is not None),
+        )
         for k, layer in enumerate(layers)
     ]
     symmetric_eigenvalues = [
@@ -182,12 +217,18 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
     )
 
 
-def _norm(layer: nn.Module, size: tuple[int, ...], dense_size: int) -> NormBounds:
+def _norm(
+    layer: nn.Module, size: tuple[int, ...], dense_size: int, *, estimate: bool
+) -> NormBounds:
+    """|K| at that size, from below by Lanczos or, as an `estimate`, by a power iteration."""
     if not isinstance(layer, AbstractLayer):
         raise ConfigError(
             f"{type(layer).__name__} is not one of pdecnn's layers, so that its K is not known"
         )
-    return convolution_norm(layer.convolution, size, dense_size=dense_size)
+    if not estimate:
+        return convolution_norm(layer.convolution, size, dense_size=dense_size)
+    upper = layer.convolution.norm_bound(size)
+    return NormBounds(lower=min(layer.convolution.norm_estimate(size), upper), upper=upper)
 
 
 def _local(block: Block, state: State, index: int, dense_size: int) -> LocalStability:

@@ -75,6 +75,8 @@ def print_diagnosis(
         soft_wrap=True,
     )
     console.print(lipschitz_words(found))
+    if pieces := pieces_in_words(found.blocks):
+        console.print(pieces)
     console.print()
     console.print(screen_table(found.blocks))
     console.print(SCREEN_NOTE if full else f"{SCREEN_NOTE} --full has every table.", style="dim")
@@ -86,6 +88,22 @@ def print_diagnosis(
         console.print(table)
         console.print(note, style="dim")
     print_files(console, files)
+
+
+def pieces_in_words(blocks: Sequence[BlockDiagnosis]) -> str:
+    """Of which points of long signals the spectra are; '' where they are of all."""
+    pieces = [
+        f"{end - begin} of {block.size[0]:,} points from {begin} in block {index}"
+        for index, block in enumerate(blocks)
+        if block.stability.piece is not None
+        for begin, end in (block.stability.piece,)
+    ]
+    if not pieces:
+        return ""
+    return (
+        f"Bounds, factors and spectra are those of the loudest piece of the first signal: "
+        f"{', '.join(pieces)}. Norms and growth are those of whole signals."
+    )
 
 
 def _print_verdict(console: Console, index: int, block: BlockDiagnosis, *, full: bool) -> None:
