@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdecnn.data.images import find_parts
-from pdecnn.errors import DataError
+from pdecnn.errors import DataError, system_errors_as
 from pdecnn.files import write_atomically
 
 PART_NAMES = ("train", "validation", "test")
@@ -34,4 +34,5 @@ def write_packed(file: Path, arrays: dict[str, Any]) -> None:
     """Write the arrays into one file, whole or not at all."""
     content = BytesIO()
     np.savez_compressed(content, **arrays)
-    write_atomically(file, content.getvalue())
+    with system_errors_as(DataError, f"{file}: cannot be written"):
+        write_atomically(file, content.getvalue())

@@ -18,7 +18,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.data.patches import with_test_noise
 from pdecnn.errors import ConfigError, DataError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
-from pdecnn.learning.image_quality import psnr, ssim
+from pdecnn.learning.image_quality import SMALLEST_ERROR, psnr, ssim
 from pdecnn.learning.metrics import (
     Evaluation,
     Measured,
@@ -42,7 +42,6 @@ FIELD_LOSSES = {
 TASKS = ("classification", *FIELD_LOSSES)
 _DATA = {"regression": "pictures", "segmentation": "segmented"}
 _CHARBONNIER = 1e-3
-_SMALLEST_ERROR = 1e-10
 _MOST_SLICES = 12
 """Of a volume that is shown."""
 Score = Callable[[Callable[[], None]], Tensor]
@@ -301,7 +300,7 @@ class Denoising(AbstractFieldTask):
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The sum of the PSNR in dB, of outputs that are not clipped."""
         errors = (outputs.detach().float() - targets).square().flatten(1).mean(1)
-        return -10 * errors.clamp(min=_SMALLEST_ERROR).log10().sum()
+        return -10 * errors.clamp(min=SMALLEST_ERROR).log10().sum()
 
     def evaluate(
         self,
@@ -331,7 +330,7 @@ class Denoising(AbstractFieldTask):
         losses = []
         for place, (clean, found) in enumerate(answers):
             losses.append(float(self.losses(ObjectiveConfig(), found[None], clean[None])))
-            clipped = found.clamp(0, 1)
+            clipped = found.nan_to_num().clamp(0, 1)  # the loss tells that there was a NaN
             figures = {"psnr": psnr(clipped, clean), "ssim": ssim(clipped, clean)}
             rows.append({"image": images.name_of(place), **figures})
         similar = [row["ssim"] for row in rows if row["ssim"] is not None]

@@ -81,5 +81,7 @@ def _draw_pixels(axes: Axes, pixels: NDArray[Any]) -> None:
         if len(pixels) not in (1, 3):  # bands that are no colours
             pixels = pixels.mean(0, keepdims=True)
         image = np.moveaxis(pixels, 0, -1).clip(0, 1)
-        axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=1, **how)
+        axes.imshow(
+            image[..., 0] if len(pixels) == 1 else image, cmap="gray", vmin=0, vmax=1, **how
+        )
     axes.set_axis_off()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pdecnn.checks import check_number
 from pdecnn.data.arrays import SAMPLES, read_samples, samples_of
 from pdecnn.data.image_file import (
     SUFFIXES,
@@ -161,6 +162,8 @@ def evaluate(
     A denoiser is measured with the `noise`, in units of 255, of the middle of what it was trained
     with unless said otherwise.
     """
+    if noise is not None:
+        check_number("noise", noise, smallest=0.0)
     where, opened = resolve_device(device), open_run(run)
     with joined_ranks(where) as ranks:
         network, images, training = ranks.together(
