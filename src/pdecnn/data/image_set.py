@@ -122,6 +122,8 @@ class ImageSet:
     sizes: Tensor | None = None
     """Of pictures that differ in size, int64 (n, axes): each stands at the beginning of every axis
     and is padded to the largest; None: all have one size."""
+    spacings: Tensor | None = None
+    """float32, shape (n, axes): how far pixels lie apart along each axis; None: equally far."""
     names: tuple[str, ...] | None = None
     """What pictures are called, in order."""
     masks: Tensor | None = None
@@ -226,6 +228,7 @@ class ImageSet:
             class_names=self.class_names,
             groups=None if self.groups is None else self.groups[indices.cpu()],
             sizes=None if self.sizes is None else self.sizes[where],
+            spacings=None if self.spacings is None else self.spacings[where],
             names=None if self.names is None else tuple(self.names[k] for k in where.tolist()),
             masks=None if self.masks is None else self.masks[where],
         )
@@ -239,6 +242,7 @@ class ImageSet:
             class_names=self.class_names,
             groups=self.groups,
             sizes=None if self.sizes is None else self.sizes.to(device),
+            spacings=None if self.spacings is None else self.spacings.to(device),
             names=self.names,
             masks=None if self.masks is None else self.masks.to(device),
         )
