@@ -120,7 +120,12 @@ def attack(
     ] = 4,
     steps: Annotated[int, typer.Option("--steps", help="From each start.")] = 25,
     seed: Annotated[int, typer.Option("--seed", help="Of the starts.")] = 0,
-    images: ImagesOption = None,
+    images: Annotated[
+        int | None,
+        typer.Option(
+            "--images", help="How many test images; if none all, or 8 if each pixel has an answer."
+        ),
+    ] = None,
     data: DataOption = None,
     weights: WeightsOption = "best",
     output: Annotated[

@@ -100,10 +100,12 @@ def attack_field_run(
     number = min(NUM_ATTACKED if num_images is None else num_images, len(test))
     drawn = torch.randperm(len(test), generator=cpu_generator("diagnosed images"))[:number]
     chosen = drawn.sort().values
-    examples = list(task.examples(network, test))  # all, so that each has its own noise
+    wanted_places = set(chosen.tolist())
     say(f"{number} of {len(test)} test {network.subject}s")
+    # Of all of them, since each has noise of its own.
+    everything = enumerate(task.examples(network, test))
+    examples = [example for place, example in everything if place in wanted_places]
     budget: dict[str, Any] = {"restarts": restarts, "num_steps": num_steps, "seed": seed}
-    examples = [examples[place] for place in chosen.tolist()]
     found = attack_fields(
         network,
         examples,
