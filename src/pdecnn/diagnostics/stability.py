@@ -38,6 +38,8 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import AbstractLayer
 
+NUM_LONG = 2
+"""Long signals of which growth is measured."""
 _SIGNALS = 3
 """Axes of a batch of signals."""
 LARGEST_PIECE, _FEWEST_POINTS = 4096, 32
@@ -63,17 +65,18 @@ def block_stability(
     """Measure a block at `features` and say what can be said of its stability (eq. 6).
 
     Everything is computed in float64 on a copy in evaluation mode. The spectra are those of the
-    first example, of a long signal those of its loudest piece, where nothing is proved by them;
-    growth is the largest over all examples, from end to end. A number that is not known, or that no
-    iteration finds, is None, and `StepStability.missing` says why.
+    first example, growth is the largest over all of them. Of long signals, where nothing is proved
+    by it, the spectra are those of the loudest piece and growth is that of the first two. A number
+    that is not known, or that no iteration finds, is None, and `StepStability.missing` says why.
     """
     plain = plain_copy(block)
     with torch.no_grad():
         states = plain.trajectory(features.detach().double())
-    growth = _measured_growth(plain, features, num_iterations)
+    piece = _loudest_piece(plain, features, dense_size)
+    grown = features if piece is None else features[:NUM_LONG]
+    growth = _measured_growth(plain, grown, num_iterations)
     if not all(bool(part.isfinite().all()) for state in states for part in state):
         return BlockStability(steps=(), growth=growth, verdict=diverged_verdict(plain, features))
-    piece = _loudest_piece(plain, features, dense_size)
     steps = tuple(
         _step_stability(plain, _first_example(states[index]), index, dense_size, piece)
         for index in range(plain.num_steps)

@@ -14,6 +14,7 @@ from pdecnn.diagnostics.energy import CURVES, block_times, features_symbol
 from pdecnn.diagnostics.growth import PERTURBATIONS
 from pdecnn.diagnostics.json_values import relative_change
 from pdecnn.diagnostics.lipschitz import Factor
+from pdecnn.diagnostics.stability import NUM_LONG
 from pdecnn.diagnostics.verdict import StepStability
 from pdecnn.reports.charts import Chart, Series
 from pdecnn.reports.terminal import make_console, number_table, print_files
@@ -102,7 +103,8 @@ def pieces_in_words(blocks: Sequence[BlockDiagnosis]) -> str:
         return ""
     return (
         f"Bounds, factors and spectra are those of the loudest piece of the first signal: "
-        f"{', '.join(pieces)}. Norms and growth are those of whole signals."
+        f"{', '.join(pieces)}. Norms there are those of whole signals, growth that of the first "
+        f"{NUM_LONG}."
     )
 
 

@@ -303,7 +303,7 @@ def test_spectra_of_long_signals_are_those_of_the_loudest_piece(integrator, monk
     monkeypatch.setattr(stability, "LARGEST_PIECE", 4 * 33)
     block = make_block(integrator, dimension=1, num_steps=2)
     channels = 4
-    features = make_features(batch=2, channels=channels, dimension=1, size=(100,))
+    features = make_features(batch=3, channels=channels, dimension=1, size=(100,))
     features[0, :, 50:80] *= 9
     found = block_stability(block, features, dense_size=0, num_iterations=1)
     begin, end = found.piece
@@ -312,7 +312,7 @@ def test_spectra_of_long_signals_are_those_of_the_loudest_piece(integrator, monk
     state = tuple(part[:1, :, begin:end] for part in block.trajectory(features)[1])
     expected = spectrum(system_jacobian(block, state, step=1), dense_size=1000)
     assert found.steps[1].system_spectrum.radius == pytest.approx(expected.radius, rel=1e-6)
-    whole = block_stability(block, features, num_iterations=1)
+    whole = block_stability(block, features[:2], num_iterations=1)
     assert whole.piece is None  # it has no more than 1024 columns
     assert found.growth == whole.growth
     for one, other in zip(found.steps, whole.steps, strict=True):
