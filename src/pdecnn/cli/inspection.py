@@ -118,7 +118,12 @@ def attack(
     ] = 4,
     steps: Annotated[int, typer.Option("--steps", help="From each start.")] = 25,
     seed: Annotated[int, typer.Option("--seed", help="Of the starts.")] = 0,
-    images: ImagesOption = None,
+    images: Annotated[
+        int | None,
+        typer.Option(
+            "--images", help="How many test images; if none all, or 8 if each pixel has an answer."
+        ),
+    ] = None,
     data: DataOption = None,
     weights: WeightsOption = "best",
     output: Annotated[
@@ -130,7 +135,7 @@ def attack(
 ) -> None:
     """Measure a run under attack and on noisy images."""
     from pdecnn.diagnostics.robustness import METHODS
-    from pdecnn.reports.robustness import print_attack
+    from pdecnn.reports.robustness import print_attack, print_field_attack
     from pdecnn.reports.robustness_files import write_attack
     from pdecnn.runs import diagnosis
 
@@ -151,8 +156,10 @@ def attack(
     files = write_attack(found, output or _beside(run) / "attack")
     if as_json:
         print_json(found.to_dict())
-    else:
+    elif isinstance(found, diagnosis.AttackReport):
         print_attack(found, files)
+    else:
+        print_field_attack(found, files)
 
 
 def certify(

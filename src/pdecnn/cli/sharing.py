@@ -164,10 +164,18 @@ def pack_data(
     from pdecnn.runs.recipes import recipe
 
     is_segmented = dimension_of(folder) is not None
-    name = "parabolic_segmentation" if is_segmented else "parabolic_denoising"
+    name, read = "parabolic_denoising", ["data.channels"]
     if has_sounds(folder):
-        name = "parabolic_sounds"
-    data = recipe(name).with_settings(parse_assignments(settings)).data
+        name, read = "parabolic_sounds", ["data.seconds", "data.rate", "data.label", "data.group"]
+    elif is_segmented:
+        name, read = "parabolic_segmentation", ["data.channels", "data.group"]
+    chosen = parse_assignments(settings)
+    for key in sorted(chosen.keys() - set(read)):
+        raise ConfigError(
+            f"{key} changes nothing of what is packed, which {', '.join(read)} do; leave it to "
+            f"`pdecnn train`"
+        )
+    data = recipe(name).with_settings(chosen).data
     sounds = data.sounds()
     if output.exists() and not force:
         raise DataError(f"{output}: is there already; pass --force, or another --output")

@@ -31,6 +31,9 @@ from pdecnn.runs.evaluation import Split
 from pdecnn.runs.preparation import Device
 from pdecnn.runs.runs import Weights
 
+NUM_CLASSES = 3
+"""That `predict` names of an image."""
+
 
 def train(
     recipe: Annotated[
@@ -138,7 +141,7 @@ def predict(
         list[Path],
         typer.Argument(metavar="IMAGE", help="Image, sound or array files, or folders of them."),
     ],
-    top: Annotated[int, typer.Option("--top", help="How many classes an image.")] = 3,
+    top: Annotated[int, typer.Option("--top", help="How many classes an image.")] = NUM_CLASSES,
     output: Annotated[
         Path | None,
         typer.Option("--output", metavar="DIR", help="Where images go, if the answers are images."),
@@ -150,14 +153,19 @@ def predict(
 ) -> None:
     """Name the classes of images or sounds, or write images."""
     from pdecnn import runs
+    from pdecnn.errors import ConfigError
 
     if output is not None:
+        if top != NUM_CLASSES:
+            raise ConfigError("--top is for classes, and --output for images; leave out one")
         rows = runs.predict_images(run, images, output, force=force, weights=weights, device=device)
         if as_json:
             print_json({"images": rows})
         else:
             print("\n".join(row["output"] for row in rows))
         return
+    if force:
+        raise ConfigError("--force is for files of --output; leave it out")
     results = runs.predict(run, images, top=top, weights=weights, device=device)
     if as_json:
         print_json({"images": results})

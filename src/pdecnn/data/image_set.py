@@ -131,6 +131,8 @@ class ImageSet:
     sizes: Tensor | None = None
     """Of pictures that differ in size, int64 (n, axes): each stands at the beginning of every axis
     and is padded to the largest; None: all have one size."""
+    spacings: Tensor | None = None
+    """float32, shape (n, axes): how far pixels lie apart along each axis; None: equally far."""
     names: tuple[str, ...] | None = None
     """What pictures are called, in order."""
     masks: Tensor | None = None
@@ -241,7 +243,8 @@ class ImageSet:
 
     def _each(self, change: Callable[[Tensor], Tensor], **others: Any) -> "ImageSet":
         """The set with what is on the device of the labels changed, and the others given."""
-        tensors = {name: getattr(self, name) for name in ("labels", "sizes", "masks")}
+        names = ("labels", "sizes", "spacings", "masks")
+        tensors = {name: getattr(self, name) for name in names}
         changed: dict[str, Any] = {
             name: change(one) for name, one in tensors.items() if one is not None
         }

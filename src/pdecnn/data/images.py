@@ -27,7 +27,7 @@ from pdecnn.data.image_set import (
     num_workers,
     number_groups,
 )
-from pdecnn.errors import BadFilesError, DataError
+from pdecnn.errors import BadFilesError, DataError, system_errors_as
 from pdecnn.files import write_atomically
 
 PACKED = ".npz"
@@ -386,7 +386,8 @@ def write_packed(file: Path, arrays: dict[str, Any]) -> None:
     """Write the arrays into one file, whole or not at all."""
     content = BytesIO()
     np.savez_compressed(content, **arrays)
-    write_atomically(file, content.getvalue())
+    with system_errors_as(DataError, f"{file}: cannot be written"):
+        write_atomically(file, content.getvalue())
 
 
 def read_packed(files: ArrayFiles, kinds: tuple[str, ...]) -> dict[str, list[Array]]:

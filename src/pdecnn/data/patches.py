@@ -190,7 +190,8 @@ class LabelledPatches(AbstractPatches):
             bits = random_bits(stable_seed(seed, *name), epoch, counters=places)
             return 2 * uniform_numbers(bits) - 1
 
-        positions = self._positions(sizes[rows], places, signed, seed=seed, epoch=epoch)
+        spacings = None if images.spacings is None else images.spacings[rows]
+        positions = self._positions(sizes[rows], spacings, places, signed, seed=seed, epoch=epoch)
         stored = tuple(pixels.shape[2:])
         shape = (len(places), pixels.shape[1], *self.size)
         if self.turn or self.zoom:
@@ -207,6 +208,7 @@ class LabelledPatches(AbstractPatches):
     def _positions(
         self,
         sizes: Tensor,
+        spacings: Tensor | None,
         places: Tensor,
         signed: Callable[..., Tensor],
         *,
@@ -230,9 +232,14 @@ class LabelledPatches(AbstractPatches):
             for one, two in combinations(axes, 2):
                 angle = (signed("turn", one, two) * (self.turn * pi / 180))[:, None]
                 cosine, sine = angle.cos(), angle.sin()
+                # Turned are lengths, not numbers of pixels: a head stays as broad as it is.
+                ratio = (
+                    sine.new_ones(()) if spacings is None else spacings[:, two] / spacings[:, one]
+                )
+                ratio = ratio.view(-1, 1)
                 moved[one], moved[two] = (
-                    cosine * moved[one] - sine * moved[two],
-                    sine * moved[one] + cosine * moved[two],
+                    cosine * moved[one] - ratio * sine * moved[two],
+                    sine / ratio * moved[one] + cosine * moved[two],
                 )
         scale = 1 + self.zoom * signed("zoom")[:, None] if self.zoom else 1
         return torch.stack(

@@ -76,6 +76,7 @@ def read_segmented(place: Path | str, *, channels: int | None, group: str | None
             class_names=class_names,
             groups=groups[part] if found.groups else None,
             sizes=found.sizes,
+            spacings=found.spacing.float(),
             names=tuple(found.names),
             masks=found.masks,
         )
@@ -322,10 +323,14 @@ def _read_packed(path: Path, group: str | None) -> dict[str, _Part]:
         fits = (
             size.shape == (len(x), x.ndim - 2)
             and y.shape == (len(x), *x.shape[2:])
-            and len(name) == len(spacing) == len(x)
+            and len(name) == len(x)
+            and spacing.shape == size.shape
+            and bool((np.isfinite(spacing) & (spacing > 0)).all())
         )
         if not fits or not x.size or (size < 1).any() or (size > np.array(x.shape[2:])).any():
-            raise DataError(f"{path}: y, size or name of x_{part} do not fit it; pack it again")
+            raise DataError(
+                f"{path}: y, size, name or spacing of x_{part} do not fit it; pack it again"
+            )
         names = [str(text) for text in name]
         groups = find_in_names(group, names, "group", path)
         if group is None and f"group_{part}" in files.names:

@@ -1,14 +1,15 @@
 """Adversarial attacks, L-infinity and L2: the fast gradient (FGSM), projected gradients (PGD) and
 projected gradients that choose their steps themselves (APGD).
 
-`scores` is a differentiable function from pixels in [0, 1] to class scores.
+`scores` is a differentiable function from pixels in [0, 1] to class scores, or to whatever a loss
+of one's own compares with `labels`: then no image counts as wrong, and the loss alone is raised.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from math import inf
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -22,8 +23,10 @@ Loss = Literal["ce", "dlr"]
 """Cross entropy, or the difference of logits ratio."""
 Classifier = Callable[[Tensor], Tensor]
 """From inputs (batch, channels, *spatial) to class scores (batch, num_classes)."""
-Bounds = tuple[float, float] | None
-"""Between which all pixels stay; None: there are none."""
+Bounds = tuple[float, float] | tuple[Tensor, Tensor] | None
+"""Between which all pixels stay, or each of them; None: there are none."""
+OwnLoss = Callable[[Tensor, Tensor], Tensor]
+"""Of each example, from what comes out and what is wanted."""
 PIXELS = (0.0, 1.0)
 DLR_CLASSES = 3
 """Below so many the difference of logits ratio is not defined."""
@@ -64,11 +67,12 @@ def fgsm(
     *,
     epsilon: float,
     norm: Norm = "linf",
+    loss: Loss | OwnLoss = "ce",
     bounds: Bounds = PIXELS,
 ) -> Tensor:
     """clip(x + epsilon d): d = sign(g) for linf, g/|g| for l2, g the gradient of the loss at x."""
     _check(epsilon, norm)
-    _, gradient, _ = _evaluate(scores, pixels, labels, "ce")
+    _, gradient, _ = _evaluate(scores, pixels, labels, loss)
     return clip(pixels + epsilon * _direction(gradient, norm), bounds)
 
 
@@ -115,7 +119,7 @@ def apgd(
     *,
     epsilon: float,
     norm: Norm = "linf",
-    loss: Loss = "ce",
+    loss: Loss | OwnLoss = "ce",
     num_steps: int = 100,
     restarts: int = 1,
     seed: int = 0,
@@ -126,9 +130,9 @@ def apgd(
     z = P(x_k + a d_k), x_{k+1} = P(x_k + 0.75 (z - x_k) + 0.25 (x_k - x_{k-1})), from random points
     of the ball and a = 2 epsilon on. At checkpoints an image whose loss rose in less than 0.75 of
     the steps, or found no new largest value at an unchanged a, goes back to its best point and
-    halves its a. `loss` is 'ce', the cross entropy, or 'dlr', the difference of logits ratio, which
-    needs three classes. `bounds` must contain the pixels; None: there are none. All is computed
-    where the pixels are, which waits for a GPU a few times a start only.
+    halves its a. `loss` is 'ce', the cross entropy, 'dlr', the difference of logits ratio, which
+    needs three classes, or one of one's own. `bounds` must contain the pixels; None: there are
+    none. All is computed where the pixels are, which waits for a GPU a few times a start only.
     """
     rule = Rule(
         epsilon=epsilon, norm=norm, loss=loss, bounds=bounds, relative_step=2.0, adaptive=True
@@ -138,7 +142,8 @@ def apgd(
 
 def clip(points: Tensor, bounds: Bounds) -> Tensor:
     """Within the bounds, if there are any."""
-    return points if bounds is None else points.clamp(*bounds)
+    limits: Any = bounds  # two numbers or two tensors, which clamp knows as two functions
+    return points if limits is None else points.clamp(*limits)
 
 
 @torch.no_grad()
@@ -164,13 +169,13 @@ class Rule:
     epsilon: float
     norm: Norm
     relative_step: float = 0.1
-    loss: Loss = "ce"
+    loss: Loss | OwnLoss = "ce"
     bounds: Bounds = PIXELS
     adaptive: bool = False
 
     def __post_init__(self) -> None:
         _check(self.epsilon, self.norm)
-        if self.loss not in _LOSSES:
+        if isinstance(self.loss, str) and self.loss not in _LOSSES:
             raise unknown_name("loss", self.loss, _LOSSES)
 
     def project(self, points: Tensor, clean: Tensor) -> Tensor:
@@ -242,7 +247,7 @@ class _Ascent:
         for field in fields(self):
             setattr(self, field.name, getattr(self, field.name)[rows])
 
-    def evaluate(self, scores: Classifier, loss: Loss) -> None:
+    def evaluate(self, scores: Classifier, loss: Loss | OwnLoss) -> None:
         """The loss at the iterate, and whether it is the best so far."""
         value, self.gradient, right = _evaluate(scores, self.iterate, self.labels, loss)
         value = value.where(right, inf)
@@ -310,7 +315,8 @@ def walk(
     check_count("restarts", restarts)
     generator = torch.Generator().manual_seed(seed)
     attacked = pixels.detach().clone()
-    right = is_right(scores, pixels, labels)
+    by_class = isinstance(rule.loss, str)
+    right = is_right(scores, pixels, labels) if by_class else _none_wrong(pixels)
     value = pixels.new_full((len(pixels),), -inf).where(right, inf)
     for _ in range(restarts):
         # Drawn for all images, so that the start of one does not depend on how others fare.
@@ -338,13 +344,13 @@ def _record(ascent: _Ascent, attacked: Tensor, value: Tensor) -> None:
 
 
 def _evaluate(
-    scores: Classifier, pixels: Tensor, labels: Tensor, loss: Loss
+    scores: Classifier, pixels: Tensor, labels: Tensor, loss: Loss | OwnLoss
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of each image, its gradient with respect to the pixels, and whether it is right."""
     leaf = pixels.detach().clone().requires_grad_()
     with torch.enable_grad():
         found = scores(leaf)
-        values = _LOSSES[loss](found, labels)
+        values = (_LOSSES[loss] if isinstance(loss, str) else loss)(found, labels)
     if not values.requires_grad:
         raise ConfigError(
             "the scores have no gradient with respect to the pixels, so there is nothing to attack "
@@ -352,7 +358,12 @@ def _evaluate(
         )
     (gradient,) = torch.autograd.grad(values.sum(), leaf)
     # An image that is no image any more would be no example of anything.
-    return values.detach().to(pixels.dtype), gradient.nan_to_num(), _right(found.detach(), labels)
+    right = _right(found.detach(), labels) if isinstance(loss, str) else _none_wrong(pixels)
+    return values.detach().to(pixels.dtype), gradient.nan_to_num(), right
+
+
+def _none_wrong(pixels: Tensor) -> Tensor:
+    return torch.ones(len(pixels), dtype=torch.bool, device=pixels.device)
 
 
 def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:

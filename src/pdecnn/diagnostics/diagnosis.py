@@ -160,6 +160,8 @@ def _stability_values(found: BlockStability) -> dict[str, Any]:
             {"statement": assumption.statement, "holds": assumption.holds}
             for assumption in verdict.assumptions
         ],
+        "piece_begin": None if found.piece is None else found.piece[0],
+        "piece_end": None if found.piece is None else found.piece[1],
         "steps": [
             {
                 "step": index,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.diagnostics.growth import PERTURBATIONS, Growth, measure_growth
-from pdecnn.diagnostics.guarantees import departure, guaranteed_bound
+from pdecnn.diagnostics.guarantees import departure, guaranteed_bound, is_linear
 from pdecnn.diagnostics.jacobians import (
     block_inputs,
     layer_jacobian,
@@ -37,6 +37,12 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import AbstractLayer
 
+NUM_LONG = 2
+"""Long signals of which growth is measured."""
+_SIGNALS = 3
+"""Axes of a batch of signals."""
+LARGEST_PIECE, _FEWEST_POINTS = 4096, 32
+"""Numbers (channels times points) of a longer signal that its spectra are of."""
 _Found = TypeVar("_Found")
 
 
@@ -48,6 +54,8 @@ class BlockStability:
     growth: tuple[Growth, ...]
     """Each perturbation forwards, then where steps can be undone backwards."""
     verdict: Verdict
+    piece: tuple[int, int] | None = None
+    """The points of the first signal, from and to, that spectra are of; None: of all points."""
 
 
 def block_stability(
@@ -56,15 +64,18 @@ def block_stability(
     """Measure a block at `features` and say what can be said of its stability (eq. 6).
 
     Everything is computed in float64 on a copy in evaluation mode. The spectra are those of the
-    first example, growth is the largest over all of them. A number that is not known, or that no
-    iteration finds, is None, and `StepStability.missing` says why.
+    first example, growth is the largest over all of them. Of long signals, where nothing is proved
+    by it, the spectra are those of the loudest piece and growth is that of the first two. A number
+    that is not known, or that no iteration finds, is None, and `StepStability.missing` says why.
     """
     plain = plain_copy(block)
     with torch.no_grad():
         states = plain.trajectory(features.detach().double())
+    piece = _loudest_piece(plain, features, dense_size)
+    grown = features if piece is None else features[:NUM_LONG]
     growth = tuple(
         measure_growth(
-            plain, features, perturbation=name, backward=backward, num_iterations=num_iterations
+            plain, grown, perturbation=name, backward=backward, num_iterations=num_iterations
         )
         for backward in ((False, True) if plain.integrator.reversible else (False,))
         for name in PERTURBATIONS
@@ -72,13 +83,13 @@ def block_stability(
     if not all(bool(part.isfinite().all()) for state in states for part in state):
         return BlockStability(steps=(), growth=growth, verdict=diverged_verdict(plain, features))
     steps = tuple(
-        _step_stability(plain, tuple(part[:1] for part in state), index, dense_size)
+        _step_stability(plain, tuple(part[:1] for part in state), index, dense_size, piece)
         for index, state in enumerate(states[:-1])
     )
     # What was attached to the block itself, which the copy has not.
     changed = departure(block, with_parts=False)
     verdict = judge(plain, steps, growth, tuple(features.shape[2:]), dense_size, changed)
-    return BlockStability(steps=steps, growth=growth, verdict=verdict)
+    return BlockStability(steps=steps, growth=growth, verdict=verdict, piece=piece)
 
 
 def network_stability(
@@ -92,9 +103,33 @@ def network_stability(
     ]
 
 
-def _step_stability(block: Block, state: State, index: int, dense_size: int) -> StepStability:
+def _loudest_piece(block: Block, features: Tensor, dense_size: int) -> tuple[int, int] | None:
+    """Where the first of long signals has most in it.
+
+    The ends of a spectrum crowd like 1/n^2 on n points, and to tell them apart takes the more
+    products with Jacobians the longer the signal: tens of thousands on a second of sound. Linear
+    layers keep all points, since their spectra may be a proof, and so do layers that are not
+    pdecnn's own, which may depend on the size.
+    """
+    channels, length = features.shape[1:3]
+    most = max(LARGEST_PIECE // channels, _FEWEST_POINTS)
+    small = length <= most or features[0].numel() <= dense_size
+    own = [layer for layers in block.steps for layer in layers if departure(layer) is None]
+    known = len(own) == sum(map(len, block.steps))
+    if features.dim() != _SIGNALS or small or not known or all(map(is_linear, own)):
+        return None
+    power = features[0].detach().double().square().sum(0)
+    begin = int(power.unfold(0, most, 1).sum(1).argmax())
+    return begin, begin + most
+
+
+def _step_stability(
+    block: Block, state: State, index: int, dense_size: int, piece: tuple[int, int] | None
+) -> StepStability:
     layers = block.steps[index]
     size = tuple(state[0].shape[2:])
+    if piece is not None:
+        state = tuple(part[..., slice(*piece)] for part in state)
     reasons: dict[str, str] = {}
 
     def find(number: str, compute: Callable[..., _Found], *arguments: Any) -> _Found | None:
@@ -109,7 +144,8 @@ def _step_stability(block: Block, state: State, index: int, dense_size: int) -> 
     own = block.step_sizes[index] / block.step_size
     sources, _ = layer_sources(block.integrator, layers, state, block.step_size)
     jacobians = list(map(layer_jacobian, layers, sources))
-    norms = [find(f"norm of K of layer {k}", _norm, layer, size) for k, layer in enumerate(layers)]
+    norm = _norm if piece is None else _estimated_norm
+    norms = [find(f"norm of K of layer {k}", norm, layer, size) for k, layer in enumerate(layers)]
     symmetric_eigenvalues = [
         find(f"largest symmetric eigenvalue of layer {k}", largest_symmetric_eigenvalue, jacobian)
         for k, jacobian in enumerate(jacobians)
@@ -145,6 +181,13 @@ def _norm(layer: nn.Module, size: tuple[int, ...], *, dense_size: int) -> NormBo
             f"{type(layer).__name__} is not one of pdecnn's layers, so that its K is not known"
         )
     return convolution_norm(layer.convolution, size, dense_size=dense_size)
+
+
+def _estimated_norm(layer: AbstractLayer, size: tuple[int, ...], *, dense_size: int) -> NormBounds:
+    """Of a layer of pdecnn's own; from below by a power iteration, not by Lanczos."""
+    del dense_size
+    upper = layer.convolution.norm_bound(size)
+    return NormBounds(lower=min(layer.convolution.norm_estimate(size), upper), upper=upper)
 
 
 def _local(block: Block, state: State, index: int, *, dense_size: int) -> LocalStability:

@@ -1,6 +1,6 @@
 """How near an image of [0, 1] is to another: PSNR and SSIM."""
 
-from math import inf, log10
+from math import log10
 
 import torch
 from torch import Tensor
@@ -9,12 +9,14 @@ from torch.nn import functional
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _WINDOW, _DEVIATION = 11, 1.5
 _FLOORS = 0.01**2, 0.03**2
+SMALLEST_ERROR = 1e-10
+"""No PSNR is above 100 dB, which is far below what eight bits tell apart."""
 
 
 def psnr(found: Tensor, wanted: Tensor) -> float:
-    """-10 log10 of the mean squared error, in dB."""
+    """-10 log10 of the mean squared error, in dB, at most 100."""
     error = float((found.double() - wanted.double()).square().mean())
-    return -10 * log10(error) if error > 0 else inf
+    return -10 * log10(max(error, SMALLEST_ERROR))
 
 
 def ssim(found: Tensor, wanted: Tensor) -> float | None:

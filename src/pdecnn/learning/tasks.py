@@ -1,10 +1,10 @@
 """What a network is trained for: the loss, the figures, and which of two networks is better.
 
-Objective, trainer, evaluation and prediction ask the task; they do not know which one it is.
+Objective, trainer, evaluation, prediction and attack ask the task, without knowing which it is.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
@@ -18,7 +18,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.data.patches import with_test_noise
 from pdecnn.errors import ConfigError, DataError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
-from pdecnn.learning.image_quality import psnr, ssim
+from pdecnn.learning.image_quality import SMALLEST_ERROR, psnr, ssim
 from pdecnn.learning.metrics import (
     Evaluation,
     Measured,
@@ -43,7 +43,6 @@ FIELD_LOSSES = {
 TASKS = ("classification", *FIELD_LOSSES)
 _DATA = {"regression": "pictures", "segmentation": "segmented"}
 _CHARBONNIER = 1e-3
-_SMALLEST_ERROR = 1e-10
 _MOST_SLICES = 12
 """Of a volume that is shown."""
 Score = Callable[[Callable[[], None]], Tensor]
@@ -112,7 +111,7 @@ class AbstractTask(ABC):
     percent: ClassVar[bool]
     """Whether it is a share."""
     has_classes: ClassVar[bool] = False
-    """Whether each sample has one class, as attacks, certificates and the explorer need."""
+    """Whether each sample has one class, as certificates need; if not, each pixel has an answer."""
     columns: ClassVar[tuple[str, ...]]
     """What of `show` stands side by side, where each pixel has an answer."""
     answer: ClassVar[str]
@@ -258,8 +257,23 @@ class PictureEvaluation:
         return self.to_dict()
 
 
+class AbstractFieldTask(AbstractTask):
+    """An answer for each pixel: images differ in size, and are measured one after the other."""
+
+    @abstractmethod
+    def examples(self, network: Network, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each image what a network is given, before its preprocessing, and what is wanted.
+
+        Both in a batch of one, where the network is.
+        """
+
+    @abstractmethod
+    def assess(self, images: ImageSet, answers: Iterable[tuple[Tensor, Tensor]]) -> Measured:
+        """All figures of what was wanted and found of each image, without batches."""
+
+
 @dataclass(frozen=True, slots=True)
-class Denoising(AbstractTask):
+class Denoising(AbstractFieldTask):
     """The clean image of a noisy one: a regression at each pixel."""
 
     score, label, percent = "psnr", "PSNR in dB", False
@@ -287,7 +301,7 @@ class Denoising(AbstractTask):
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The sum of the PSNR in dB, of outputs that are not clipped."""
         errors = (outputs.detach().float() - targets).square().flatten(1).mean(1)
-        return -10 * errors.clamp(min=_SMALLEST_ERROR).log10().sum()
+        return -10 * errors.clamp(min=SMALLEST_ERROR).log10().sum()
 
     def evaluate(
         self,
@@ -299,13 +313,25 @@ class Denoising(AbstractTask):
         poll: Callable[[], None],
         quick: Callable[[], Score | None],
     ) -> PictureEvaluation:
-        """PSNR and SSIM of each image, one after the other since they differ in size."""
+        """PSNR and SSIM of each image."""
         del batch_size, quick
+        answers = self._answers(network, images, precision, poll)
+        return self.assess(images, [(clean, found) for clean, _, found in answers])
+
+    def examples(self, network: Network, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
+        """The noisy image and the clean one."""
+        prepared = [network.preprocess(images.picture(k)[None]) for k in range(len(images))]
+        yield from zip(with_test_noise(prepared, self.noise), prepared, strict=True)
+
+    def assess(
+        self, images: ImageSet, answers: Iterable[tuple[Tensor, Tensor]]
+    ) -> PictureEvaluation:
+        """PSNR and SSIM of each image."""
         rows: list[dict[str, Any]] = []
         losses = []
-        for place, (clean, _, found) in enumerate(self._answers(network, images, precision, poll)):
+        for place, (clean, found) in enumerate(answers):
             losses.append(float(self.losses(ObjectiveConfig(), found[None], clean[None])))
-            clipped = found.clamp(0, 1)
+            clipped = found.nan_to_num().clamp(0, 1)  # the loss tells that there was a NaN
             figures = {"psnr": psnr(clipped, clean), "ssim": ssim(clipped, clean)}
             rows.append({"image": images.name_of(place), **figures})
         similar = [row["ssim"] for row in rows if row["ssim"] is not None]
@@ -386,7 +412,7 @@ class SegmentationEvaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class Segmentation(AbstractTask):
+class Segmentation(AbstractFieldTask):
     """A class for each pixel, by cross entropy, and by Dice without the background (class 0)."""
 
     score, label, percent = "mean_dice", "mean Dice", True
@@ -442,11 +468,25 @@ class Segmentation(AbstractTask):
         poll: Callable[[], None],
         quick: Callable[[], Score | None],
     ) -> SegmentationEvaluation:
-        """Dice and IoU of each image, whole, one after the other since they differ in size."""
+        """Dice and IoU of each image, whole."""
         del batch_size, quick
+        return self.assess(images, self._answers(network, images, precision, poll))
+
+    def examples(self, network: Network, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
+        """The image, bytes divided by 255, and its classes."""
+        device = next(network.parameters()).device
+        for place in range(len(images)):
+            picture, labels = images.picture(place)[None].to(device), images.mask(place)[None]
+            pixels = picture.float() / 255 if picture.dtype == torch.uint8 else picture
+            yield pixels, labels.to(device).long()
+
+    def assess(
+        self, images: ImageSet, answers: Iterable[tuple[Tensor, Tensor]]
+    ) -> SegmentationEvaluation:
+        """Dice and IoU of each image, whole."""
         names = images.class_names[1:]
         measured, losses = [], []
-        for labels, scores in self._answers(network, images, precision, poll):
+        for labels, scores in answers:
             losses.append(self.losses(ObjectiveConfig(), scores[None], labels[None])[0])
             common, total = _overlaps(scores.argmax(0)[None], labels[None], len(scores))
             measured.append(torch.stack([common[0], total[0]]))

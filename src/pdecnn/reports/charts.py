@@ -19,6 +19,7 @@ _LEAST_CHANGE = 0.02  # of a number: less looks like the rounding it is
 ATTACKS = {
     "fgsm": "FGSM",
     "pgd": "PGD",
+    "apgd": "APGD",
     "apgd_ce": "APGD (CE)",
     "apgd_dlr": "APGD (DLR)",
     "worst": "worst",

@@ -12,6 +12,7 @@ from pdecnn.diagnostics.diagnosis import BlockDiagnosis
 from pdecnn.diagnostics.energy import CURVES, block_times, relative_change
 from pdecnn.diagnostics.growth import PERTURBATIONS
 from pdecnn.diagnostics.lipschitz import Factor
+from pdecnn.diagnostics.stability import NUM_LONG
 from pdecnn.diagnostics.verdict import StepStability, Verdict
 from pdecnn.reports.charts import Chart, Series
 from pdecnn.reports.terminal import Table, make_console, print_files, terminal_table
@@ -73,6 +74,8 @@ def print_diagnosis(
         soft_wrap=True,
     )
     console.print(lipschitz_words(found))
+    if pieces := pieces_in_words(found.blocks):
+        console.print(pieces)
     console.print()
     screen = screen_table(found.blocks)
     console.print(terminal_table(screen))
@@ -85,6 +88,23 @@ def print_diagnosis(
         console.print(terminal_table(table))
         console.print(table.note, style="dim")
     print_files(console, files)
+
+
+def pieces_in_words(blocks: Sequence[BlockDiagnosis]) -> str:
+    """Of which points of long signals the spectra are; '' where they are of all."""
+    pieces = [
+        f"{end - begin} of {block.size[0]:,} points from {begin} in block {index}"
+        for index, block in enumerate(blocks)
+        if block.stability.piece is not None
+        for begin, end in (block.stability.piece,)
+    ]
+    if not pieces:
+        return ""
+    return (
+        f"Bounds, factors and spectra are those of the loudest piece of the first signal: "
+        f"{', '.join(pieces)}. Norms there are those of whole signals, growth that of the first "
+        f"{NUM_LONG}."
+    )
 
 
 def _print_verdict(console: Console, index: int, verdict: Verdict, *, full: bool) -> None:

@@ -67,6 +67,7 @@ def report(
             ("summary", "Summary", draw_field_summary(fields)),
             ("convergence", "Convergence", draw_field_convergence(fields)),
             ("images", "Test images", draw_field_images(fields, num_images)),
+            *_attacks(fields),
             ("configuration", "Configuration", draw_config(fields)),
         ]
         _write(_make_document(fields, parts), output)
@@ -118,10 +119,8 @@ def make_page(runs: Sequence[PageRun]) -> str:
         ("convergence", "Convergence", draw_convergence(runs)),
         ("images", f"Test {'samples' if others else f'{subject}s'}", draw_images(runs)),
         ("classes", "Classes", draw_classes(runs)),
+        *_attacks(runs),
     ]
-    if any(run.attacks for run in runs):
-        attacks = [(run.name, run.place, run.attacks) for run in runs]
-        parts.append(("attacks", "Attacks", draw_attacks(attacks, subject)))
     if any(run.certificate is not None for run in runs):
         certificates = [(run.name, run.place, run.certificate) for run in runs]
         parts.append(("certificate", "Certificate", draw_certificates(certificates)))
@@ -131,6 +130,14 @@ def make_page(runs: Sequence[PageRun]) -> str:
         ("configuration", "Configuration", draw_config(runs)),
     ]
     return _make_document(runs, parts)
+
+
+def _attacks(runs: Sequence[ShownRun]) -> list[Part]:
+    """The part of what is recorded of any of them, if something is."""
+    if not any(run.attacks for run in runs):
+        return []
+    recorded = [(run.name, run.place, run.attacks) for run in runs]
+    return [("attacks", "Attacks", draw_attacks(recorded, runs[0].subject))]
 
 
 def _make_document(runs: Sequence[ShownRun], parts: Sequence[Part]) -> str:

@@ -16,6 +16,7 @@ from pdecnn.reports.diagnosis import (
     growth_chart,
     lipschitz_words,
     missing_notes,
+    pieces_in_words,
     reversal_note,
     rms_by_term,
     screen_table,
@@ -63,6 +64,8 @@ def draw_diagnosis(runs: Sequence[PageRun]) -> Markup:
     for run, diagnosis in found:
         name = tag("b", f"{run.name}: ") if several else None
         parts.append(tag("p", name, f"{lipschitz_words(diagnosis)}."))
+        if pieces := pieces_in_words(diagnosis.blocks):
+            parts.append(tag("p", name, pieces))
         if diagnosis.notice is not None:
             parts.append(tag("p", name, f"{diagnosis.notice}.", class_="warning"))
     curves = [

@@ -17,7 +17,7 @@ from pdecnn.reports.html import Markup, data_uri, draw_sample, tag
 from pdecnn.reports.page_runs import ShownRun
 from pdecnn.reports.page_summary import draw_facts, duration, network_words, swatched
 from pdecnn.reports.recorded import entry, fullest_slice, named, read_answers
-from pdecnn.reports.robustness import read_png
+from pdecnn.reports.robustness import read_attacks, read_png
 from pdecnn.reports.svg import draw_chart, legend
 from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.runs import METRICS, SUMMARY, Run
@@ -82,6 +82,7 @@ def read_field_runs(runs: Sequence[Run], names: Sequence[str]) -> list[FieldRun]
                 summary=summary,
                 answers=answers,
                 previews=previews,
+                attacks=read_attacks(run.folder, "best", pairs=False),
             )
         )
     return found

@@ -31,6 +31,8 @@ class ShownRun:
     metrics: list[dict[str, Any]]
     summary: dict[str, Any] | None
     """None: not finished."""
+    attacks: list[RecordedAttack]
+    """What `pdecnn attack` recorded for the weights that are shown."""
 
     @property
     def config(self) -> RunConfig:
@@ -64,8 +66,6 @@ class PageRun(ShownRun):
     """Why there is no diagnosis."""
     certificate: dict[str, Any] | None
     """What `pdecnn certify` recorded for these weights."""
-    attacks: list[RecordedAttack]
-    """What `pdecnn attack` recorded for them."""
     data: Path | None
     """Where its data lie, if they are not built in."""
     num_images: int

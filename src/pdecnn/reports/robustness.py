@@ -9,6 +9,7 @@ from rich.console import Console
 
 from pdecnn.diagnostics.attacks import NORMS
 from pdecnn.files import read_bytes
+from pdecnn.learning.tasks import AbstractTask, Classification, Denoising, Segmentation
 from pdecnn.reports.charts import ATTACKS, Chart, Series, overlaid
 from pdecnn.reports.diagnosis import largest_factor_words
 from pdecnn.reports.html import Markup, data_uri, details, table, tag
@@ -16,11 +17,15 @@ from pdecnn.reports.svg import figure
 from pdecnn.reports.terminal import Table, make_console, print_files, terminal_table
 from pdecnn.runs.certification import CertificateReport
 from pdecnn.runs.diagnosis import AttackReport
+from pdecnn.runs.field_attack import FieldAttackReport
 
 ATTACK, CERTIFICATE = "attack", "certificate"
 """The folders of a run that the commands write into."""
 _PNG, _MOST_BYTES = b"\x89PNG\r\n\x1a\n", 8_000_000
 _NORMS = {"linf": "each number by at most epsilon", "l2": "all numbers by at most epsilon (L2)"}
+_TASKS: dict[str, type[AbstractTask]] = {
+    task.score: task for task in (Classification, Denoising, Segmentation)
+}
 _CERTIFIED = ("radius", "certified", "attacked")
 _NOTE = (
     "certified: right, and proved to stay so under any perturbation of at most that length (L2, in "
@@ -49,8 +54,7 @@ def print_attack(
     )
     norm = found.results[0].norm
     console.print(f"\nUnder attack, {norm}: changing {_NORMS[norm]}", style="bold")
-    values = found.to_dict()
-    console.print(terminal_table(Table("", _header(values), _rows(values))))
+    console.print(terminal_table(_attack_table(found.to_dict())))
     if found.notice is not None:
         console.print(found.notice)
     console.print(
@@ -64,6 +68,25 @@ def print_attack(
     console.print(terminal_table(Table("", ("corruption", "amount", "accuracy"), rows)))
     console.print(
         "noise: deviation in the numbers; blur: deviation in grid points; contrast: what is left.",
+        style="dim",
+    )
+    print_files(console, files)
+
+
+def print_field_attack(found: FieldAttackReport, files: Sequence[Path]) -> None:
+    """The figures of the task without and under attack, and where the files are."""
+    console = make_console()
+    console.print(
+        f"{found.run}: {found.recipe}, {found.weights} weights, {found.num_images:,} test "
+        f"{found.subject}s",
+        soft_wrap=True,
+    )
+    console.print(f"\nUnder attack, {found.norm}: changing {_NORMS[found.norm]}", style="bold")
+    console.print(terminal_table(_attack_table(found.to_dict())))
+    console.print(
+        f"{found.units} The loss is raised; PGD and APGD: {found.restarts} x {found.num_steps} "
+        f"steps, seed {found.seed}. Amplification: the largest change of an answer as a multiple "
+        f"of that of its {found.subject}, in L2.",
         style="dim",
     )
     print_files(console, files)
@@ -99,8 +122,8 @@ def read_attacks(run: Path, weights: str, *, pairs: bool = True) -> list[Recorde
         try:
             values = json.loads(read_bytes(path))
             # What is drawn of it is drawn here once, so that a page never fails of it.
-            if values["weights"] == weights and _said(values, "") and _rows(values):
-                _attack_chart(values)
+            if values["weights"] == weights and _said(values, "") and _attack_table(values).rows:
+                attack_chart(values)
                 images = path.with_name(f"{path.stem}_images.png")
                 found.append(RecordedAttack(values, read_png(images) if pairs else None))
         except (OSError, LookupError, ValueError, TypeError, RecursionError):
@@ -137,7 +160,7 @@ def draw_attacks(runs: Sequence[tuple[str, int, list[RecordedAttack]]], subject:
             for attack in attacks
             if attack.values["results"][0]["norm"] == norm
         ]
-        charts = [(name, colour, _attack_chart(attack.values)) for name, colour, attack in found]
+        charts = [(name, colour, attack_chart(attack.values)) for name, colour, attack in found]
         parts.append(figure(overlaid(charts)) if found else None)
         for name, _, attack in found:
             parts.append(tag("p", f"{name}: " if several else None, _said(attack.values, subject)))
@@ -186,34 +209,67 @@ def _draw_attack(attack: RecordedAttack, subject: str) -> Markup:
             f"make of them, each with the class that is found"
         )
         picture = tag("img", src=data_uri(pairs), alt=label, class_="pairs", style="max-width:100%")
-    caption = f"Accuracy under attack, {norm}"
-    return tag("div", table(_header(values), _rows(values), caption=caption), picture)
+    shown = _attack_table(values)
+    return tag("div", table(shown.header, shown.rows, caption=shown.title), picture)
 
 
 def _said(values: dict[str, Any], subject: str) -> str:
     norm = values["results"][0]["norm"]
+    if "score" in values:
+        task = _task_of(values)
+        clean = format(values["clean"][task.score], ".2%" if task.percent else ".2f")
+        before = f"{_title(task)} {clean}"
+    else:
+        before = f"{values['clean_accuracy']:.2%} right"
     return (
-        f"On {values['num_images']:,} test {subject}s, {values['clean_accuracy']:.2%} right before "
-        f"any attack; {norm}, {values['restarts']} x {values['num_steps']} steps of PGD and "
-        f"APGD."
+        f"On {values['num_images']:,} test {subject}s, {before} before any attack; {norm}, "
+        f"{values['restarts']} x {values['num_steps']} steps of PGD and APGD."
     )
 
 
-def _header(values: dict[str, Any]) -> tuple[str, ...]:
-    return "epsilon", *(ATTACKS.get(name, name) for name in _names(values))
+def _task_of(values: dict[str, Any]) -> type[AbstractTask]:
+    return _TASKS[values.get("score", Classification.score)]
+
+
+def _title(task: type[AbstractTask]) -> str:
+    return task.label[0].upper() + task.label[1:]
 
 
 def _names(values: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(row["attack"] for row in values["results"]))
 
 
-def _rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
-    accuracies = {(row["epsilon"], row["attack"]): row["accuracy"] for row in values["results"]}
-    epsilons = dict.fromkeys(row["epsilon"] for row in values["results"])
-    return [
-        (f"{epsilon:g}", *(f"{accuracies[epsilon, name]:.2%}" for name in _names(values)))
-        for epsilon in epsilons
+def _attack_table(values: dict[str, Any]) -> Table:
+    """Accuracies, an attack a column, or the figures of another task, an attack a row."""
+    results, names = values["results"], _names(values)
+    title = f"{_title(_task_of(values))} under attack, {results[0]['norm']}"
+    if "score" in values:
+        clean = {"epsilon": 0.0, "attack": None, "amplification": None, **values["clean"]}
+        figures = [_figures(row) for row in (clean, *results)]
+        return Table(
+            title, tuple(figures[0]), [tuple(row.values()) for row in figures], num_names=2
+        )
+    accuracies = {(row["epsilon"], row["attack"]): row["accuracy"] for row in results}
+    rows = [
+        (f"{epsilon:g}", *(f"{accuracies[epsilon, name]:.2%}" for name in names))
+        for epsilon in dict.fromkeys(row["epsilon"] for row in results)
     ]
+    return Table(title, ("epsilon", *(ATTACKS.get(name, name) for name in names)), rows)
+
+
+def _figures(row: dict[str, Any]) -> dict[str, str]:
+    """The figures of a task under one attack, in words."""
+    found = {"epsilon": f"{row['epsilon']:g}", "attack": ATTACKS.get(row["attack"], "none")}
+    if "psnr" in row:
+        found |= {"PSNR in dB": f"{row['psnr']:.2f}", "SSIM": _number(row["ssim"], ".4f")}
+    for label, share in row.get("dice", {}).items():
+        found[f"Dice of {label}"] = _number(share, ".1%")
+    loss, amplification = _number(row["loss"], ".4g"), _number(row["amplification"], ".3f")
+    return found | {"loss": loss, "amplification": amplification}
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _certified_rows(values: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -234,21 +290,23 @@ def _radius_text(radius: float) -> str:
     return f"{steps}/255" if whole else f"{radius:.4g}"
 
 
-def _attack_chart(values: dict[str, Any]) -> Chart:
-    names, series = _names(values), []
+def attack_chart(values: dict[str, Any]) -> Chart:
+    """The score against epsilon, a curve for each attack."""
+    task, names, series = _task_of(values), _names(values), []
+    clean = values["clean"][task.score] if "score" in values else values["clean_accuracy"]
     for colour, name in enumerate(names):
         rows = [row for row in values["results"] if row["attack"] == name]
         series.append(
             Series(
                 label=ATTACKS.get(name, name),
                 xs=[0.0, *(row["epsilon"] for row in rows)],
-                ys=[values["clean_accuracy"], *(row["accuracy"] for row in rows)],
+                ys=[clean, *(row[task.score] for row in rows)],
                 colour=colour % 6,
                 main=name == names[-1],  # the worst comes last
             )
         )
     label = f"epsilon ({values['results'][0]['norm']})"
-    return _accuracies("Accuracy under attack", series, label)
+    return _curves(f"{_title(task)} under attack", series, label, task)
 
 
 def certificate_chart(values: dict[str, Any]) -> Chart:
@@ -268,10 +326,15 @@ def certificate_chart(values: dict[str, Any]) -> Chart:
                 main=True,
             )
         )
-    return _accuracies("Certified accuracy", series, "radius (L2)")
+    return _curves("Certified accuracy", series, "radius (L2)", Classification)
 
 
-def _accuracies(title: str, series: Sequence[Series], x_label: str) -> Chart:
+def _curves(title: str, series: Sequence[Series], x_label: str, task: type[AbstractTask]) -> Chart:
     return Chart(
-        title=title, series=series, x_label=x_label, y_label="accuracy", percent=True, whole=False
+        title=title,
+        series=series,
+        x_label=x_label,
+        y_label=task.label,
+        percent=task.percent,
+        whole=False,
     )

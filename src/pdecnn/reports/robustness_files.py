@@ -10,7 +10,7 @@ from matplotlib.ticker import PercentFormatter
 
 from pdecnn.files import csv_bytes, json_bytes, write_all
 from pdecnn.reports.charts import ATTACKS, channels_words
-from pdecnn.reports.robustness import certificate_chart
+from pdecnn.reports.robustness import attack_chart, certificate_chart
 from pdecnn.reports.run_figures import show_image
 from pdecnn.reports.style import (
     BLUE,
@@ -28,6 +28,7 @@ from pdecnn.reports.style import (
 )
 from pdecnn.runs.certification import CertificateReport
 from pdecnn.runs.diagnosis import AttackReport
+from pdecnn.runs.field_attack import FieldAttackReport
 
 _LOOKS = {
     "fgsm": (LIGHT_BLUE, "o"),
@@ -43,11 +44,14 @@ _AXES = {
 }
 
 
-def write_attack(found: AttackReport, folder: Path) -> list[Path]:
-    """attack_linf.json or attack_l2.json, the curve of the accuracy, and attacked images."""
-    name = f"attack_{found.results[0].norm}"
-    contents = {f"{name}.json": json_bytes(found.to_dict())}
+def write_attack(found: AttackReport | FieldAttackReport, folder: Path) -> list[Path]:
+    """attack_linf.json or attack_l2.json, the curve of the score, and images where classified."""
+    values = found.to_dict()
+    name = f"attack_{values['results'][0]['norm']}"
+    contents = {f"{name}.json": json_bytes(values)}
     with writing_figures(folder):
+        if isinstance(found, FieldAttackReport):
+            return write_all(folder, contents | render(name, draw_charts([attack_chart(values)])))
         contents |= render(name, draw_robustness(found))
         if len(found.examples[0].labels):  # none where no clean image is right
             contents |= render(f"{name}_images", draw_attacked(found))

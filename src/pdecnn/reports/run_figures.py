@@ -348,7 +348,8 @@ def draw_answers(answers: dict[str, NDArray[Any]]) -> Figure:
             seen = pixels[row]
             if seen.ndim > _AXES_OF_PICTURES:
                 seen = seen[..., fullest_slice(answers["labels"][row])]
-            image = np.moveaxis(seen_pixels(seen), 0, -1).squeeze()
+            image = np.moveaxis(seen_pixels(seen), 0, -1)
+            image = image[..., 0] if image.shape[-1] == 1 else image
             axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="none")
             axes.set_axis_off()
         panels[0, column].set_title(name)

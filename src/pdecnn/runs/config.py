@@ -254,16 +254,23 @@ class DataConfig(Settings):
                 "pictures are cropped and have noise added: set data.patch and data.noise, e.g. "
                 "data.patch=64 and data.noise=25"
             )
-        if isinstance(self.flip, str) or self.cutout or self.trivial_augment:
+        if isinstance(self.flip, str) or self._is_padded or self.cutout or self.trivial_augment:
             raise ConfigError(
-                "pictures are cropped and flipped at random: leave out data.cutout, "
-                "data.trivial_augment and data.group, and set data.flip=true or false"
+                "pictures are cropped and flipped at random: leave out data.padding, data.cutout "
+                "and data.trivial_augment, and set data.flip=true or false"
             )
-        if self.standardize != "none" or self.size is not None or self.stream:
+        other_size = self.size is not None or self.pooling > 1
+        if self.standardize != "none" or other_size or self.stream:
             raise ConfigError(
                 "pictures are read as they are, in [0, 1] and in memory: set "
-                "data.standardize=none and leave out data.size and data.stream"
+                "data.standardize=none and leave out data.size, data.pooling and data.stream"
             )
+
+    @property
+    def _is_padded(self) -> bool:
+        """Whether a padding was asked for; what stands in every config goes unused by patches."""
+        usual = Augmentation()
+        return self.padding not in (0, usual.padding) or self.padding_mode != usual.padding_mode
 
     def _check_segmented(self) -> None:
         """What images with a class for each pixel need, and what they do not have."""
@@ -271,11 +278,11 @@ class DataConfig(Settings):
             raise ConfigError(
                 "images with a class for each pixel are cropped: set data.patch, e.g. data.patch=32"
             )
-        if self.flip == ALTERNATE or self.cutout or self.trivial_augment:
+        if self.flip == ALTERNATE or self._is_padded or self.cutout or self.trivial_augment:
             raise ConfigError(
                 "images with a class for each pixel are cropped, flipped, turned and scaled at "
-                "random: leave out data.cutout and data.trivial_augment, and set data.flip to "
-                f"true, false or {LEFT_RIGHT}"
+                "random: leave out data.padding, data.cutout and data.trivial_augment, and set "
+                f"data.flip to true, false or {LEFT_RIGHT}"
             )
         if self.standardize not in ("image", "none") or self.size or self.stream:
             raise ConfigError(

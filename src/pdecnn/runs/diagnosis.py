@@ -29,10 +29,12 @@ from pdecnn.diagnostics.robustness import (
     measure_robustness,
 )
 from pdecnn.errors import ConfigError, DivergedError, unknown_name
+from pdecnn.learning.tasks import AbstractFieldTask
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.preparation import Device, cpu_threads, open_run, resolve_device
+from pdecnn.runs.field_attack import FieldAttackReport, attack_field_run
+from pdecnn.runs.preparation import Device, cpu_threads, make_run_task, open_run, resolve_device
 from pdecnn.runs.runs import Run, Weights
 from pdecnn.settings import check_count
 
@@ -185,25 +187,43 @@ def attack(
     device: Device = "auto",
     num_images: int | None = None,
     say: Callable[[str], None] = _say_nothing,
-) -> AttackReport:
+) -> AttackReport | FieldAttackReport:
     """Accuracies of a run under attack (FGSM, PGD, APGD), and in noise, blur and loss of contrast.
 
     On all test images, or on `num_images` of them, the same ones each time. In float32 whatever
     the run was trained in. `methods`, `restarts`, `num_steps` and `seed` as in
-    `diagnostics.measure_robustness`.
+    `diagnostics.measure_robustness`. Of a network with an answer for each pixel it is the loss of
+    its task that is raised, on 8 images unless said otherwise, and the figures of the task are
+    found: a FieldAttackReport.
     """
     if norm not in NORMS:
         raise unknown_name("norm", norm, NORMS)
     if not epsilons:
         raise ConfigError("there must be at least one epsilon")
+    if num_images is not None:
+        check_count("num_images", num_images)
     run, where = open_run(run), resolve_device(device)
-    config = run.config
+    config, task = run.config, make_run_task(run.config)
     with cpu_threads(config.training.num_threads):
-        network, test, _ = read_run(run, data, weights=weights)
+        network, test, _ = read_run(run, data, weights=weights, any_task=True)
         network.to(where).eval()
-        chosen = test
-        if num_images is not None:
-            chosen = _sample(test, check_count("num_images", num_images))
+        epsilons = sorted(set(epsilons))
+        budget: dict[str, Any] = {"restarts": restarts, "num_steps": num_steps, "seed": seed}
+        if isinstance(task, AbstractFieldTask):
+            return attack_field_run(
+                run,
+                task,
+                network,
+                test,
+                weights=weights,
+                num_images=num_images,
+                epsilons=epsilons,
+                norm=norm,
+                methods=methods,
+                say=say,
+                **budget,
+            )
+        chosen = test if num_images is None else _sample(test, num_images)
         batch_size = config.training.evaluation_batch_size
         images = chosen.images[:]
         say(f"{', '.join(methods)} on {len(chosen)} {network.subject}s")
@@ -211,13 +231,11 @@ def attack(
             network,
             images,
             chosen.labels,
-            epsilons=sorted(set(epsilons)),
+            epsilons=epsilons,
             norms=[norm],
             methods=methods,
-            restarts=restarts,
-            num_steps=num_steps,
-            seed=seed,
             batch_size=batch_size,
+            **budget,
         )
         say("noise, blur and contrast")
         corruptions = measure_corruptions(network, images, chosen.labels, batch_size=batch_size)
@@ -226,9 +244,7 @@ def attack(
         recipe=config.recipe,
         weights=weights,
         num_images=len(chosen),
-        restarts=restarts,
-        num_steps=num_steps,
-        seed=seed,
+        **budget,
         clean_accuracy=found.clean_accuracy,
         results=found.results,
         corruptions=tuple(corruptions),

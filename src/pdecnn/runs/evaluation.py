@@ -44,6 +44,7 @@ from pdecnn.runs.preparation import (
     resolve_device,
 )
 from pdecnn.runs.runs import Run, Weights
+from pdecnn.settings import check_number
 
 Split = Literal["test", "validation", "train"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -64,6 +65,8 @@ def evaluate(
     A denoiser is measured with the `noise`, in units of 255, of the middle of what it was trained
     with unless said otherwise.
     """
+    if noise is not None:
+        check_number("noise", noise, smallest=0.0)
     where, opened = resolve_device(device), open_run(run)
     with joined_ranks(where) as ranks:
         network, images, training = ranks.together(

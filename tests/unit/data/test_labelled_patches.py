@@ -1,5 +1,7 @@
 """Examples of images with a class for each pixel: image and classes change alike."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -72,6 +74,24 @@ def test_volumes_are_mirrored_along_their_first_axis_and_images_along_their_last
         ends = classes.select(axis + 1, 1) - classes.select(axis + 1, 0)
         assert (ends < 0).any() == (axis in mirrored)
         assert (ends > 0).any()
+
+
+def test_lengths_are_turned_not_numbers_of_voxels():
+    """The slope of a linear function keeps its size in mm, also where slices lie far apart."""
+    spacing = torch.tensor([1.0, 0.5, 3.0])
+    lines = [torch.arange(24.0) * step for step in spacing]
+    x, y, z = torch.meshgrid(*lines, indexing="ij")
+    volumes = replace(
+        make_volumes([(24, 24, 24)]),
+        images=(2 * x - y + 3 * z)[None, None],
+        spacings=spacing[None],
+    )
+    inputs, _ = examples(make_patches(size=(3, 3, 3), turn=20.0), volumes, torch.arange(60))
+    ends = [inputs.select(axis, 2) - inputs.select(axis, 0) for axis in (2, 3, 4)]
+    steps = torch.stack([end[:, 0, 1, 1] / 2 for end in ends], 1)
+    slopes = (steps / spacing).norm(dim=1)
+    assert ((slopes - 14**0.5).abs() < 1e-3).float().mean() > 0.5  # others meet the edge
+    assert steps.std(0).min() > 0.01
 
 
 def test_turned_and_scaled_patches_interpolate():

@@ -234,13 +234,15 @@ def test_labels_in_another_order_of_axes_but_of_the_same_place_are_turned(tmp_pa
     assert torch.equal(data.train.mask(0), torch.from_numpy(labels.astype(np.uint8)))
 
 
-@pytest.mark.parametrize("wrong", ["labels", "rows"])
+@pytest.mark.parametrize("wrong", ["labels", "rows", "spacing"])
 def test_a_packed_file_that_was_changed_is_named(wrong, folder, tmp_path):
     file = tmp_path / "packed.npz"
     pack_segmented(folder, file, channels=None)
     arrays = dict(np.load(file))
     if wrong == "labels":
         arrays["y_train"] = arrays["y_train"].astype(np.int64) - 1
+    elif wrong == "spacing":
+        arrays["spacing_train"] = 0 * arrays["spacing_train"]
     else:
         arrays = {name: array[:0] for name, array in arrays.items()}
     np.savez(file, **arrays)

@@ -12,6 +12,7 @@ from pdecnn.diagnostics import (
     diagnose_block,
     network_stability,
     spectrum,
+    stability,
     step_jacobian,
     system_jacobian,
 )
@@ -294,6 +295,37 @@ def test_the_spectra_of_a_step_are_those_of_its_jacobians(integrator, dense_size
             assert min(abs(value - other) for other in expected.eigenvalues) <= 1e-6
         assert len(found.system_spectrum.eigenvalues) == len(expected.eigenvalues)
     assert len(found.layer_spectra) == integrator.layers_per_step
+
+
+@pytest.mark.parametrize("integrator", ["forward_euler", "verlet"])
+def test_spectra_of_long_signals_are_those_of_the_loudest_piece(integrator, monkeypatch):
+    """Of the whole they are where they may be a proof, and where there is no long axis."""
+    monkeypatch.setattr(stability, "LARGEST_PIECE", 4 * 33)
+    block = make_block(integrator, dimension=1, num_steps=2)
+    channels = 4
+    features = make_features(batch=3, channels=channels, dimension=1, size=(100,))
+    features[0, :, 50:80] *= 9
+    found = block_stability(block, features, dense_size=0, num_iterations=1)
+    begin, end = found.piece
+    assert 47 <= begin <= 50
+    assert end - begin == 33
+    state = tuple(part[:1, :, begin:end] for part in block.trajectory(features)[1])
+    expected = spectrum(system_jacobian(block, state, step=1), dense_size=1000)
+    assert found.steps[1].system_spectrum.radius == pytest.approx(expected.radius, rel=1e-6)
+    whole = block_stability(block, features[:2], num_iterations=1)
+    assert whole.piece is None  # it has no more than 1024 columns
+    assert found.growth == whole.growth
+    for one, other in zip(found.steps, whole.steps, strict=True):
+        assert (one.guaranteed_bound is None) == (other.guaranteed_bound is None)
+        for loose, exact in zip(one.norms, other.norms, strict=True):
+            assert loose.lower <= exact.upper
+            assert exact.lower <= loose.upper
+    options = {"activation": "identity", "normalization": "none"}
+    linear = make_block(integrator, dimension=1, num_steps=2, **options)
+    assert block_stability(linear, features, dense_size=0, num_iterations=1).piece is None
+    image = make_features(batch=1, channels=channels, size=(8, 9))
+    pixels = make_block(integrator, num_steps=1)
+    assert block_stability(pixels, image, dense_size=0, num_iterations=1).piece is None
 
 
 @every_integrator

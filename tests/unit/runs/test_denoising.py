@@ -12,6 +12,7 @@ from pdecnn.data.image_file import image_form, read_image
 from pdecnn.data.images import pack_pictures
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.runs import predict_images
+from pdecnn.runs.preparation import make_run_task, read_splits
 from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.unit.data.test_pictures import write_picture
 
@@ -153,7 +154,7 @@ def test_the_command_line_from_folder_to_images(trained, folder, tmp_path, capsy
 
 def test_what_needs_classes_refuses_a_denoiser_in_one_line(trained, folder):
     with pytest.raises(ConfigError) as found:
-        pdecnn.attack(trained.folder)
+        pdecnn.diagnose(trained.folder)
     assert str(found.value) == (
         f"{trained.folder} has an answer for each pixel, and this needs a class for each "
         f"image; use `pdecnn evaluate {trained.folder}`, or `pdecnn predict {trained.folder} "
@@ -169,6 +170,8 @@ def test_what_needs_classes_refuses_a_denoiser_in_one_line(trained, folder):
         ({"data.noise": "none"}, "set data.patch and data.noise"),
         ({"data.noise": [5, 25, 55]}, "a range of two"),
         ({"data.standardize": "image"}, "data.standardize=none"),
+        ({"data.pooling": 2}, "leave out data.size, data.pooling"),
+        ({"data.padding": 0.1}, "leave out data.padding"),
         ({"task.name": "classification"}, "needs network.classifier=linear"),
         ({"data.name": "digits"}, "is for data.name=pictures"),
     ],
@@ -180,10 +183,87 @@ def test_settings_that_do_not_fit_are_refused(changes, message):
         pdecnn.recipe("parabolic_denoising").with_settings(changes)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("evaluate", "RUN", "--noise", "-3"), "noise must be a number of at least 0, found -3"),
+        (("evaluate", "RUN", "--noise", "nan"), "noise must be a number of at least 0, found nan"),
+        (("predict", "RUN", "IMAGE", "--output", "OUT", "--top", "2"), "--top is for classes"),
+        (("predict", "RUN", "IMAGE", "--force"), "--force is for files of --output"),
+        (("data", "pack", "DIR", "--output", "OUT.npz", "--set", "data.patch=8"), "data.patch cha"),
+        (("data", "pack", "DIR", "--output", "OUT/p.npz"), "p.npz: cannot be written"),
+        (("attack", "RUN", "--method", "dlr"), "unknown attack 'dlr'"),
+    ],
+)
+def test_what_would_be_ignored_or_fail_is_refused_in_one_line(
+    arguments, message, trained, folder, tmp_path, capsys, monkeypatch
+):
+    image, output = folder / "test" / "0.png", tmp_path / "out"
+    places = {"RUN": trained.folder, "IMAGE": image, "DIR": folder, "OUT": output}
+    places |= {f"OUT{end}": f"{output}{end}" for end in (".npz", "/p.npz")}
+    found = call(capsys, monkeypatch, *(places.get(word, word) for word in arguments))
+    assert found.code in (2, 3)
+    assert message in found.stderr
+    assert found.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_image_of_one_pixel_and_one_without_error_have_figures(tmp_path):
+    """Black and without noise it comes out as it is; with one pixel it has no SSIM."""
+    for k in range(8):
+        write_smooth(tmp_path / "data" / "train" / f"{k}.png", 12, 13, k)
+    for name, size in (("black", (12, 12)), ("pixel", (1, 1))):
+        write_picture(tmp_path / "data" / "test" / f"{name}.png", *size)
+    black = Image.fromarray(np.zeros((12, 12), np.uint8))
+    black.save(tmp_path / "data" / "test" / "black.png")
+    run = pdecnn.train(config_for("parabolic", tmp_path / "data"), output=tmp_path / "run")
+    assert [row["ssim"] is None for row in run.summary["test"]["per_image"]] == [False, True]
+    network = pdecnn.load(run.folder)
+    with torch.no_grad():
+        for weight in network.classifier.parameters():
+            weight.zero_()
+    (task, test) = make_run_task(run.config, noise=0), read_splits(run.config.data, 0).test
+    how = {"batch_size": 1, "precision": "float32", "poll": lambda: None, "quick": lambda: None}
+    found = task.evaluate(network, test, **how)
+    assert found.psnr == 100
+    with torch.no_grad():
+        for weight in network.classifier.parameters():
+            weight.fill_(torch.nan)
+    found = task.evaluate(network, test, **how).to_dict()
+    json.dumps(found, allow_nan=False)
+    assert found["loss"] is None
+
+
 def test_a_patch_larger_than_an_image_is_refused_before_anything_is_written(folder, tmp_path):
     with pytest.raises(DataError, match=r"data\.patch=13"):
         pdecnn.train(config_for("parabolic", folder, data__patch=13), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_attack_costs_decibels_and_the_report_shows_it(trained, tmp_path, capsys, monkeypatch):
+    def attack():
+        arguments = ("--epsilon", "0.05", "--steps", "3", "--restarts", "1", "--json")
+        found = call(capsys, monkeypatch, "attack", trained.folder, *arguments)
+        assert found.code == 0, found.stderr
+        return json.loads(found.stdout)
+
+    found = attack()
+    assert found == attack()
+    # The same noise as in an evaluation; clipped and unclipped errors differ a little.
+    assert found["clean"] == {
+        key: pytest.approx(value) if isinstance(value, float) else value
+        for key, value in pdecnn.evaluate(trained.folder).items()
+        if key != "num_weights"
+    }
+    assert [row["attack"] for row in found["results"]] == ["fgsm", "pgd", "apgd"]
+    for row in found["results"]:
+        assert row["loss"] > found["clean"]["loss"]
+        assert row["psnr"] < found["clean"]["psnr"]
+    assert found["results"][1]["loss"] >= found["results"][0]["loss"]
+    pdecnn.report([trained.folder], tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "PSNR in dB under attack, linf" in page
+    assert f"{found['results'][0]['psnr']:.2f}" in page
 
 
 def test_two_images_never_move_apart_in_a_stable_denoiser(folder, tmp_path):
@@ -196,6 +276,10 @@ def test_two_images_never_move_apart_in_a_stable_denoiser(folder, tmp_path):
         with torch.no_grad():
             after = (network(one) - network(two)).flatten(1).norm(dim=1)
         assert (after <= (one - two).flatten(1).norm(dim=1) * (1 + 1e-12)).all()
+    for norm, epsilon in (("linf", 0.1), ("l2", 2.0)):  # nor does an attack move them apart
+        found = pdecnn.attack(run.folder, epsilons=[epsilon], norm=norm, num_steps=5, restarts=1)
+        for result in found.results:
+            assert 0 < result.amplification <= 1 + 1e-5
 
 
 @pytest.mark.parametrize("channels", [3, None])

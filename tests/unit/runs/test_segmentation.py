@@ -250,3 +250,15 @@ def test_an_output_that_is_a_file_is_refused_in_one_line(trained_on_discs, discs
     (tmp_path / "out").touch()
     with pytest.raises(DataError, match=r"out: cannot be a folder .*choose another --output"):
         predict_images(trained_on_discs.folder, [discs / "images"], tmp_path / "out")
+
+
+def test_an_attack_costs_dice_of_each_class(trained, capsys, monkeypatch):
+    arguments = ("--epsilon", "1", "--method", "pgd", "--steps", "3", "--restarts", "1")
+    found = call(capsys, monkeypatch, "attack", trained.folder, *arguments)
+    assert found.code == 0, found.stderr
+    assert "Dice of 1  Dice of 2" in found.stdout
+    assert "without bounds" in found.stdout
+    values = json.loads((trained.folder / "attack" / "attack_linf.json").read_text())
+    (result,) = values["results"]
+    assert result["loss"] > values["clean"]["loss"]
+    assert values["clean"]["dice"] == pytest.approx(pdecnn.evaluate(trained.folder)["dice"])
