@@ -86,7 +86,7 @@ def short_recipe(name, original=pdecnn.recipe):
     if config.data.name == "segmented":
         changes |= {"data.repeats": 2, "network.hidden_channels": 4, "network.num_steps": 1}
         changes["data.patch"] = 8
-    if "large" in name:
+    if "large" in name or "tuned" in name:
         changes["network.num_steps"] = 2
     if config.data.name == "digits":
         changes["data.fraction"] = 0.1
