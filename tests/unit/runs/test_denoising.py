@@ -250,11 +250,14 @@ def test_an_attack_costs_decibels_and_the_report_shows_it(trained, tmp_path, cap
     found = attack()
     assert found == attack()
     # The same noise as in an evaluation; clipped and unclipped errors differ a little.
-    assert found["clean"] == {
-        key: pytest.approx(value) if isinstance(value, float) else value
-        for key, value in pdecnn.evaluate(trained.folder).items()
-        if key != "num_weights"
-    }
+    clean, measured = found["clean"], pdecnn.evaluate(trained.folder)
+    for rows in (clean, measured):
+        rows["per_image"] = {row.pop("image"): row for row in rows["per_image"]}
+    assert clean["per_image"].keys() == measured["per_image"].keys()
+    for name, row in clean.pop("per_image").items():
+        assert row == pytest.approx(measured["per_image"][name])
+    del measured["per_image"], measured["num_weights"]
+    assert clean == pytest.approx(measured)
     assert [row["attack"] for row in found["results"]] == ["fgsm", "pgd", "apgd"]
     for row in found["results"]:
         assert row["loss"] > found["clean"]["loss"]
