@@ -36,10 +36,14 @@ _CHANNEL_GROUP = 8
 def fast_layout(features: Tensor) -> Tensor:
     """The features with their channels last in memory, where convolutions are fastest.
 
-    A single channel too: by its strides alone torch then knows in which layout to go on.
+    On a CPU a single channel too: by its strides alone torch then knows in which layout to go on.
     """
     layout = CHANNELS_LAST.get(features.dim())
-    return features if layout is None else features.to(memory_format=layout)
+    if layout is None:
+        return features
+    if features.device.type == "cpu":
+        return features.to(memory_format=layout)
+    return features.contiguous(memory_format=layout)
 
 
 def accelerate(network: Module, *, enabled: bool = True) -> Module:

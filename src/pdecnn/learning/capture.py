@@ -129,13 +129,18 @@ def capture(
         except (torch.OutOfMemoryError, ConfigError):
             raise
         except Exception as error:
-            cause = error.__cause__ or error  # which compilers and ranks put words of theirs around
-            text = str(cause).strip().partition("\n")[0] or "no reason given"
-            reason = f"{type(cause).__name__}: {text}"
+            reason = _reason(error)
         if not any(largest_of([captured is None])):
             return captured
         log.info(f"the {name} {failure} ({reason})")
     return None
+
+
+def _reason(error: Exception) -> str:
+    """In a line. A function of its own: a name for the cause would keep what its frames hold."""
+    cause = error.__cause__ or error  # which compilers and ranks put words of theirs around
+    text = str(cause).strip().partition("\n")[0] or "no reason given"
+    return f"{type(cause).__name__}: {text}"
 
 
 class CapturedScores:

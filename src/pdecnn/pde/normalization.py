@@ -76,8 +76,9 @@ class TotalVariationNorm(nn.Module):
         """N_tv of features (batch, channels, *spatial)."""
         dtype = features.dtype
         wide = features if dtype in _WIDE else features.float()
-        # On a CPU looking at a number costs little; elsewhere it means to wait.
-        looks = wide.is_cpu and not torch.compiler.is_compiling() and not are_transforms_active()
+        # On a CPU looking at a number costs little; elsewhere it means to wait. The compiler is
+        # asked first: its graph stays one of tensors alone, with no question about their device.
+        looks = not torch.compiler.is_compiling() and wide.is_cpu and not are_transforms_active()
         squares = (wide * wide).sum(1, keepdim=True) if looks else None
         if squares is not None and float(squares.detach().sum()) <= _LARGEST_SQUARED**2:
             normalized = wide * torch.rsqrt(squares + self.epsilon)

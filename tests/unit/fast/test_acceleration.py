@@ -110,6 +110,12 @@ def test_the_fast_layout_has_strides_of_channels_last(channels: int, dimension: 
     assert torch.equal(turned, images)
 
 
+def test_elsewhere_a_single_channel_is_not_copied() -> None:
+    """A GPU would turn each batch; whether that pays, nobody has measured."""
+    images = make_features(channels=1).to("meta")
+    assert fast_layout(images) is images
+
+
 @pytest.mark.gpu
 def test_compiled_blocks_run_channels_last_whatever_the_opening_leaves() -> None:
     """Convolutions of a GPU turned every state around and back: a third of a stable step."""

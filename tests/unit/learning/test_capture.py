@@ -3,6 +3,7 @@
 The tests marked gpu run by hand: `pytest -m gpu`.
 """
 
+import weakref
 from contextlib import nullcontext
 
 import pytest
@@ -102,6 +103,21 @@ def graphs_of_a_cpu(monkeypatch):
     monkeypatch.setattr(capture_module, "compiled_network", nullcontext)
     monkeypatch.setattr(capture_module, "CapturedFunction", Replayed)
     monkeypatch.setattr(capture_module, "compiled_step", nullcontext)
+
+
+def test_what_an_attempt_held_is_free_when_the_next_begins(monkeypatch):
+    """Else a graph of plain kernels would find no memory where the compiler failed late."""
+    held = []
+
+    def attempt(function, state):
+        if held:
+            return held[0]() is None
+        batch = torch.zeros(3)
+        held.append(weakref.ref(batch))
+        raise RuntimeError("no graph")
+
+    monkeypatch.setattr(capture_module, "CapturedFunction", attempt)
+    assert capture_module.capture(None, [], nullcontext(), name="step") is True
 
 
 def test_a_setting_that_is_refused_is_no_failure_to_capture(monkeypatch):

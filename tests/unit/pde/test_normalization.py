@@ -121,6 +121,22 @@ def test_ordinary_values_have_the_same_bits_beside_ones_too_large_to_square(dtyp
     assert torch.equal(its, theirs)
 
 
+def test_compiled_code_asks_for_no_device():
+    """Its graph is one of tensors, whatever a compiler makes of other questions."""
+    calls = []
+
+    def backend(graph, inputs):
+        calls.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    torch.compiler.reset()
+    norm, features = TotalVariationNorm(8), make_features(channels=8)
+    found = torch.compile(norm, backend=backend, fullgraph=True)(features)
+    assert torch.equal(found, norm(features))
+    assert "amax" in calls
+    assert not any("getattr" in call for call in calls)
+
+
 def test_values_beyond_the_largest_number_give_nan():
     features = torch.ones(1, 2, 1, 1)
     features[0, 0] = float("inf")
