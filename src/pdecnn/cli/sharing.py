@@ -172,7 +172,7 @@ def pack_data(
     chosen = parse_assignments(settings)
     for key in sorted(chosen.keys() - set(read)):
         raise ConfigError(
-            f"{key} changes nothing of what is packed, which {', '.join(read)} do; leave it to "
+            f"{key} changes nothing of what is packed, unlike {', '.join(read)}; leave it to "
             f"`pdecnn train`"
         )
     data = recipe(name).with_settings(chosen).data

@@ -195,7 +195,7 @@ def _read_folder(root: Path, channels: int | None, group: str | None) -> dict[st
     kinds = {is_volume(path) for path in files}
     if len(kinds) > 1:
         raise DataError(f"{root}: holds images and volumes; put them into two folders")
-    read_image = _volume_reader() if True in kinds else _image_reader(scan, pairs, channels)
+    read_image = _read_scan if True in kinds else _image_reader(scan, pairs, channels)
     read = {part: _read_pairs(scan, found, read_image) for part, found in pairs.items()}
     scan.report(number)
     if not pairs["train"]:
@@ -261,8 +261,11 @@ Read = tuple[Tensor, Tensor, tuple[float, ...]]
 ReadImage = Callable[[Path], tuple[Tensor, tuple[float, ...]]]
 
 
-def _volume_reader() -> ReadImage:
-    return lambda path: tuple(read_volume(path))  # type: ignore[return-value]
+def _read_scan(path: Path) -> tuple[Tensor, tuple[float, ...]]:
+    volume = read_volume(path)
+    if not np.isfinite(volume.spacing).all():  # turns would go nowhere
+        raise DataError("says no distance between its voxels; mend pixdim in its header")
+    return volume.voxels, volume.spacing
 
 
 def _image_reader(scan: Scan, pairs: dict[str, list[_Pair]], channels: int | None) -> ReadImage:

@@ -88,7 +88,8 @@ def block_stability(
     )
     # What was attached to the block itself, which the copy has not.
     changed = departure(block, with_parts=False)
-    verdict = judge(plain, steps, growth, tuple(features.shape[2:]), dense_size, changed)
+    size, of_piece = tuple(features.shape[2:]), piece is not None
+    verdict = judge(plain, steps, growth, size, dense_size, changed, of_piece=of_piece)
     return BlockStability(steps=steps, growth=growth, verdict=verdict, piece=piece)
 
 

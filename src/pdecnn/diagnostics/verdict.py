@@ -108,10 +108,13 @@ def judge(
     size: tuple[int, ...],
     dense_size: int,
     changed: str | None = None,
+    *,
+    of_piece: bool = False,
 ) -> Verdict:
     """The verdict on a block in float64 without a grid, given what was measured of it.
 
-    `changed` says how the block that is meant departs from its plain copy, which was measured.
+    `changed` says how the block that is meant departs from its plain copy, which was measured;
+    with `of_piece` local bounds are those of a piece of a signal, and the reason says so.
     """
     wave = is_wave(block.integrator)
     # What diffuses grows backwards in time, however stable it is.
@@ -130,7 +133,7 @@ def judge(
         )
         assumptions = (*assumptions, unchanged)
     failing = "; ".join(found.words for found in assumptions if not found.holds)
-    instability = _instability(block, steps, growth) if failing else None
+    instability = _instability(block, steps, growth, of_piece) if failing else None
     name = "unstable" if instability is not None else "measured"
     alone = "" if changed is None else " in its steps alone"
     reason = instability or (
@@ -239,7 +242,7 @@ def _no_bound(block: Block, kind: str) -> Assumption:
 
 
 def _instability(
-    block: Block, steps: tuple[StepStability, ...], growth: tuple[Growth, ...]
+    block: Block, steps: tuple[StepStability, ...], growth: tuple[Growth, ...], of_piece: bool
 ) -> str | None:
     """Why the block is unstable; None if it cannot be said to be."""
     largest = max(found.constant for found in growth)
@@ -261,7 +264,8 @@ def _instability(
     if exceeded and largest > UNSTABLE_GROWTH:
         return (
             f"step_size {block.step_size:.4g} exceeds the local bound of step "
-            f"{', '.join(map(str, exceeded))}, and perturbations grew {largest:.3g}-fold"
+            f"{', '.join(map(str, exceeded))}{' on its loudest piece' if of_piece else ''}, and "
+            f"perturbations grew {largest:.3g}-fold"
         )
     return None
 

@@ -101,9 +101,9 @@ def pieces_in_words(blocks: Sequence[BlockDiagnosis]) -> str:
     if not pieces:
         return ""
     return (
-        f"Bounds, factors and spectra are those of the loudest piece of the first signal: "
-        f"{', '.join(pieces)}. Norms there are those of whole signals, growth that of the first "
-        f"{NUM_LONG}."
+        f"Local bounds, factors and spectra are those of the loudest piece of the first signal: "
+        f"{', '.join(pieces)}. Guaranteed bounds and norms there are those of whole signals, "
+        f"growth that of the first {NUM_LONG}."
     )
 
 

@@ -12,7 +12,7 @@ from pdecnn.data.registry import recognize
 from pdecnn.data.segmented import pack_segmented, read_segmented
 from pdecnn.errors import BadFilesError, DataError
 from tests.unit.data.test_pictures import write_picture
-from tests.volumes import make_ball, write_balls, write_volume
+from tests.volumes import make_ball, write_ball, write_balls, write_volume
 
 
 def write_labels(path, labels):
@@ -207,6 +207,16 @@ def test_a_part_called_val_counts_and_one_without_train_is_refused(tmp_path):
     with pytest.raises(DataError, match="call the parts train, validation and test"):
         read_segmented(tmp_path, channels=None)
     assert recognize(tmp_path) == {}
+
+
+def test_volumes_without_a_distance_between_their_voxels_are_refused(tmp_path):
+    write_ball(tmp_path, "1.nii", (5, 6, 7))
+    path = tmp_path / "images" / "1.nii"
+    content = bytearray(path.read_bytes())
+    content[88:92] = np.array(np.nan, "<f4").tobytes()  # pixdim of the third axis
+    path.write_bytes(content)
+    with pytest.raises(BadFilesError, match=r"images/1\.nii: says no distance"):
+        read_segmented(tmp_path, channels=None)
 
 
 def test_labels_that_lost_the_axes_of_their_volume_are_refused(tmp_path):

@@ -5,6 +5,8 @@ import torch
 
 from pdecnn.diagnostics.field_attacks import attack_fields
 from pdecnn.errors import ConfigError, DivergedError
+from pdecnn.fast.acceleration import fast_layout
+from pdecnn.learning.metrics import compute_scores
 from pdecnn.learning.tasks import Denoising, Segmentation
 from pdecnn.learning.training_config import ObjectiveConfig
 from pdecnn.networks.network import Network
@@ -70,6 +72,17 @@ def test_the_loss_rises_within_the_ball_and_alike_each_time(task, norm):
     ]
     assert rises == sorted(rises)
     assert all((one.amplification is None) == (one.epsilon == 0) for one in found)
+
+
+@pytest.mark.parametrize("task", [TASKS[0], TASKS[2]], ids=lambda task: task.kind)
+def test_answers_without_an_attack_are_those_of_an_evaluation_to_the_bit(task):
+    """Else a label may differ where two scores nearly tie, as on the grid of exact waves."""
+    network, examples = make_field(task)
+    clean, *_ = attack_fields(network, examples, losses_of(task), epsilons=[0], methods=["fgsm"])
+    with torch.no_grad():
+        for answer, (pixels, _) in zip(clean.answers, examples, strict=True):
+            wanted = compute_scores(network, fast_layout(network.preprocess(pixels)), "float32")
+            assert torch.equal(answer, wanted)
 
 
 def test_what_cannot_be_attacked_is_refused():

@@ -247,12 +247,16 @@ def test_linear_heat_above_the_bound_is_unstable():
     assert "multiplies some perturbation by 1.1" in verdict.reason
 
 
-def test_large_measured_growth_above_the_local_bound_is_unstable():
+def test_large_measured_growth_above_the_local_bound_is_unstable(monkeypatch):
     layer = equations.make_layer([[2.0]], activation="relu")
     block = equations.make_block("forward_euler", [layer], step_size=20.0)
     verdict = verdict_of(block, ONE)
     assert verdict.name == "unstable"
     assert "exceeds the local bound of step 0, and perturbations grew 79-fold" in verdict.reason
+    monkeypatch.setattr(stability, "LARGEST_PIECE", 32)
+    found = block_stability(block, ONE.expand(1, 1, 40), dense_size=0)
+    assert found.piece == (0, 32)
+    assert "the local bound of step 0 on its loudest piece, and perturb" in found.verdict.reason
 
 
 def test_features_that_overflow_are_unstable():
