@@ -122,10 +122,7 @@ class Network(nn.Module):
         Without classes the features that they would be made of, (batch, num_features).
         """
         features = self.forward_features(images)
-        if self.config.is_field:
-            return self.close(features, images)
-        scores: Tensor = self.classifier(features)
-        return scores
+        return self.close(features, images) if self.config.is_field else self.forward_head(features)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """The last connector's output, (batch, channels[-1], *spatial)."""
