@@ -27,7 +27,7 @@ from pdecnn.data.image_set import (
     num_workers,
     number_groups,
 )
-from pdecnn.errors import BadFilesError, DataError
+from pdecnn.errors import BadFilesError, DataError, system_errors_as
 from pdecnn.files import write_atomically
 
 PACKED = ".npz"
@@ -377,16 +377,19 @@ def pad_together(images: Iterable[Tensor]) -> Tensor:
 
 
 def check_packed_name(file: Path) -> None:
-    """Refuse a name that would not be taken for packed data, before anything is read."""
+    """Refuse what cannot become a file of packed data, before anything is read."""
     if file.suffix != PACKED:
         raise DataError(f"{file}: packed data is a {PACKED} file; call it {file.stem}{PACKED}")
+    if not file.parent.is_dir():
+        raise DataError(f"{file.parent}: no such folder; create it first")
 
 
 def write_packed(file: Path, arrays: dict[str, Any]) -> None:
     """Write the arrays into one file, whole or not at all."""
     content = BytesIO()
     np.savez_compressed(content, **arrays)
-    write_atomically(file, content.getvalue())
+    with system_errors_as(DataError, f"{file}: cannot be written"):
+        write_atomically(file, content.getvalue())
 
 
 def read_packed(files: ArrayFiles, kinds: tuple[str, ...]) -> dict[str, list[Array]]:
