@@ -377,9 +377,11 @@ def pad_together(images: Iterable[Tensor]) -> Tensor:
 
 
 def check_packed_name(file: Path) -> None:
-    """Refuse a name that would not be taken for packed data, before anything is read."""
+    """Refuse what cannot become a file of packed data, before anything is read."""
     if file.suffix != PACKED:
         raise DataError(f"{file}: packed data is a {PACKED} file; call it {file.stem}{PACKED}")
+    if not file.parent.is_dir():
+        raise DataError(f"{file.parent}: no such folder; create it first")
 
 
 def write_packed(file: Path, arrays: dict[str, Any]) -> None:

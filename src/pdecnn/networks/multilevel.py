@@ -238,8 +238,7 @@ def transfer_tensors(
 
     A part of the names will do, if it has all steps of a block of what it has.
     """
-    _check_choice("interpolation", interpolation, INTERPOLATIONS)
-    _check_choice("method", method, METHODS)
+    check_transfer(interpolation, method)
     old, new = network.config, new_network.config
     _check_same_but_levels(old, new)
     for name in named_tensors.keys() - network.state_dict().keys():
@@ -359,6 +358,9 @@ def _check_same_but_levels(old: NetworkConfig, new: NetworkConfig) -> None:
         )
 
 
-def _check_choice(what: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise unknown_name(what, value, known)
+def check_transfer(interpolation: Interpolation, method: MeshMethod = "rediscretize") -> None:
+    """Refuse unknown ways to another level, whether or not the factors ask for them."""
+    if interpolation not in INTERPOLATIONS:
+        raise unknown_name("interpolation", interpolation, INTERPOLATIONS)
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)

@@ -14,6 +14,7 @@ from pdecnn.learning.metrics import class_scores, evaluate_network
 from pdecnn.networks.multilevel import (
     Interpolation,
     MeshMethod,
+    check_transfer,
     coarsen_in_space,
     coarsen_in_time,
     refine_in_space,
@@ -65,6 +66,7 @@ def coarsen(
 
     `settings` are for training it on, e.g. {'training.epochs': 1}.
     """
+    check_transfer(interpolation, method)
     source, network = _open(run, weights, space, time)
     if space != 1:
         network = coarsen_in_space(network, space, method=method)
@@ -87,6 +89,7 @@ def refine(
 
     `settings` are for training it on, e.g. {'training.epochs': 1}.
     """
+    check_transfer(interpolation)
     source, network = _open(run, weights, space, time)
     if space != 1:
         network = _on_finer_mesh(network, space)

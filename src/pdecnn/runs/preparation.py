@@ -101,7 +101,7 @@ def _named_device(name: str) -> torch.device:
         return torch.device(next(kind for kind, there in available.items() if there))
     kind = name.partition(":")[0]
     if kind not in available:
-        raise ConfigError(f"unknown device {name!r} (known: auto, {', '.join(available)})")
+        raise ConfigError(f"unknown device {name!r} (known: auto, {', '.join(sorted(available))})")
     if not available[kind]:
         raise ConfigError(f"device {name!r} is not available here; use --device auto or cpu")
     try:

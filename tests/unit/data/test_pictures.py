@@ -57,6 +57,9 @@ def test_a_packed_folder_is_the_same_data(folder, tmp_path):
         assert one.names == two.names
     with pytest.raises(DataError, match=r"packed with 1 channels.*data\.channels=1"):
         read_pictures(file, channels=3)
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(DataError, match=r"folder\.npz: cannot be written .*another --output"):
+        pack_pictures(folder, tmp_path / "folder.npz", channels=1)
 
 
 def test_all_files_that_cannot_be_read_are_named_at_once(folder):
@@ -77,3 +80,5 @@ def test_what_is_no_place_of_pictures_is_refused(tmp_path):
         read_pictures(tmp_path / "other.npz", channels=1)
     with pytest.raises(DataError, match=r"call it packed\.npz"):
         pack_pictures(tmp_path, tmp_path / "packed.zip", channels=1)
+    with pytest.raises(DataError, match="missing: no such folder; create it first"):
+        pack_pictures(tmp_path, tmp_path / "missing" / "packed.npz", channels=1)

@@ -101,6 +101,8 @@ def test_evaluation_says_psnr_and_ssim_of_each_image(trained):
     assert [row["image"] for row in found["per_image"]] == ["test/0.png", "test/1.png"]
     assert found["psnr"] == trained.summary["test"]["psnr"]
     louder = pdecnn.evaluate(trained.folder, noise=75)
+    with pytest.raises(ConfigError, match="noise must be a number of at least 0, found nan"):
+        pdecnn.evaluate(trained.folder, noise=float("nan"))
     assert louder["psnr"] < found["psnr"]
 
 
