@@ -48,6 +48,8 @@ def report(
     `data` says where the data of the runs lie now: nothing, one place for all, or one for each.
     What is wrong with the weights of a run is logged as a warning.
     """
+    if not runs:
+        raise ConfigError("a report is of one run at least, found none")
     output = Path(output)
     check_output(output)
     opened = [Run(run) for run in runs]

@@ -602,3 +602,8 @@ def test_every_equation_has_its_html(dynamics, normalization, activation):
         html = equation_to_html(line)
         assert Page(html).text.startswith("∂ t")
         assert "\\" not in html
+
+
+def test_a_report_of_no_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="one run at least"):
+        pdecnn.report([], tmp_path / "report.html")
