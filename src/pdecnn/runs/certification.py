@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.diagnostics.attacks import DLR_CLASSES, Loss, apgd
 from pdecnn.diagnostics.certificate import Certificate, certify
+from pdecnn.diagnostics.diagnosis import finite_number
 from pdecnn.diagnostics.robustness import bounds_of, scores_of_pixels
 from pdecnn.errors import CheckpointError, ConfigError
 from pdecnn.fast.acceleration import use_kernels
@@ -101,8 +101,10 @@ class CertificateReport:
             "num_weights": self.num_weights,
             "norm": "l2",
             "clean_accuracy": found.clean_accuracy,
-            "lipschitz": _finite(found.lipschitz),
-            "factors": [{"name": name, "bound": _finite(value)} for name, value in found.factors],
+            "lipschitz": finite_number(found.lipschitz),
+            "factors": [
+                {"name": name, "bound": finite_number(value)} for name, value in found.factors
+            ],
             "largest_radius": self.largest_radius,
             "disagreeing": [self.places[k] for k in found.disagreeing.tolist()],
             "notices": self.notices,
@@ -218,7 +220,3 @@ def _attacked(
                     resisting[chosen] = outcome.resists.cpu()
             found.append(float(resisting.double().mean()))
     return found
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None
