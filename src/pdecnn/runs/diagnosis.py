@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
@@ -33,7 +34,7 @@ from pdecnn.learning.tasks import AbstractFieldTask
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.field_attack import FieldAttackReport, attack_field_run
+from pdecnn.runs.field_attack import NUM_ATTACKED, FieldAttackReport, attack_field_run
 from pdecnn.runs.preparation import Device, cpu_threads, make_run_task, open_run, resolve_device
 from pdecnn.runs.runs import Run, Weights
 from pdecnn.settings import check_count
@@ -210,13 +211,14 @@ def attack(
         epsilons = sorted(set(epsilons))
         budget: dict[str, Any] = {"restarts": restarts, "num_steps": num_steps, "seed": seed}
         if isinstance(task, AbstractFieldTask):
+            places = _places(test, NUM_ATTACKED if num_images is None else num_images)
             return attack_field_run(
                 run,
                 task,
                 network,
                 test,
                 weights=weights,
-                num_images=num_images,
+                chosen=places.sort().values,
                 epsilons=epsilons,
                 norm=norm,
                 methods=methods,
@@ -265,8 +267,11 @@ def _factors(network: Network, images: ImageSet) -> tuple[tuple[Factor, ...], st
 
 def _sample(images: ImageSet, number: int) -> ImageSet:
     """So many images at random, the same each time; all of them if there are fewer."""
-    chosen = torch.randperm(len(images), generator=cpu_generator("diagnosed images"))[:number]
-    return images.subset(chosen)
+    return images.subset(_places(images, number))
+
+
+def _places(images: ImageSet, number: int) -> Tensor:
+    return torch.randperm(len(images), generator=cpu_generator("diagnosed images"))[:number]
 
 
 def float64_device(name: str) -> torch.device:

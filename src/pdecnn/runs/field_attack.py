@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from torch import Tensor
 
-from pdecnn.data.augmentation import cpu_generator
 from pdecnn.data.image_set import ImageSet
 from pdecnn.diagnostics.attacks import Norm
 from pdecnn.diagnostics.field_attacks import attack_fields
@@ -88,7 +87,7 @@ def attack_field_run(
     test: ImageSet,
     *,
     weights: Weights,
-    num_images: int | None,
+    chosen: Tensor,
     say: Callable[[str], None],
     epsilons: Sequence[float],
     norm: Norm,
@@ -97,12 +96,9 @@ def attack_field_run(
     seed: int,
     **how: Any,
 ) -> FieldAttackReport:
-    """Raise the loss of the task at test images, 8 of them or `num_images`, the same each time."""
-    number = min(NUM_ATTACKED if num_images is None else num_images, len(test))
-    drawn = torch.randperm(len(test), generator=cpu_generator("diagnosed images"))[:number]
-    chosen = drawn.sort().values
+    """Raise the loss of the task at the `chosen` test images, which are in order."""
     wanted_places = set(chosen.tolist())
-    say(f"{number} of {len(test)} test {network.subject}s")
+    say(f"{len(chosen)} of {len(test)} test {network.subject}s")
     # Of all of them, since each has noise of its own.
     everything = enumerate(task.examples(network, test))
     examples = [example for place, example in everything if place in wanted_places]
@@ -126,7 +122,7 @@ def attack_field_run(
         run=str(run.folder),
         recipe=run.config.recipe,
         weights=weights,
-        num_images=number,
+        num_images=len(chosen),
         norm=norm,
         task=task,
         clean=figures[0],
