@@ -147,7 +147,10 @@ def test_bit_identical_with_channels_last_weights(integrator):
 
 
 @every_reversible
-@pytest.mark.parametrize("options", [{"normalization": "none"}, {"layer_class": ResidualLayer}])
+@pytest.mark.parametrize(
+    "options",
+    [{"normalization": "none"}, {"normalization": "batch"}, {"layer_class": ResidualLayer}],
+)
 def test_bit_identical_with_other_layers(integrator, options):
     exact, stored = exact_and_stored(integrator, dtype=torch.float32, num_steps=10, **options)
     features = make_features(dtype=torch.float32)

@@ -62,7 +62,7 @@ every_combination = pytest.mark.parametrize(
 
 @every_combination
 @pytest.mark.parametrize("share_weights", [False, True], ids=["separate", "shared"])
-@pytest.mark.parametrize("normalization", ["none", "tv"])
+@pytest.mark.parametrize("normalization", ["none", "tv", "batch"])
 def test_blocks(integrator, backprop, share_weights, normalization):
     block = make_block(
         integrator,
@@ -73,7 +73,8 @@ def test_blocks(integrator, backprop, share_weights, normalization):
         num_steps=2,
         step_size=0.7,
     )
-    features = make_features(batch=1, dimension=1, size=(3,), requires_grad=True)
+    batch = 2 if normalization == "batch" else 1
+    features = make_features(batch=batch, dimension=1, size=(3,), requires_grad=True)
     assert gradcheck(block, features)
 
 

@@ -383,6 +383,65 @@ def test_batch_norm_is_counted_once_when_checkpointed():
         assert torch.equal(found["checkpointed"][1][name], buffer), name
 
 
+@every_reversible
+@both_reversing_modes
+@pytest.mark.parametrize("share_weights", [False, True], ids=["separate", "shared"])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_batch_norm_is_met_and_counted_as_when_stored(
+    integrator, backprop, share_weights, training
+):
+    """The statistics of a batch of states are those of the same states computed backwards."""
+    found = {}
+    for mode in (backprop, "stored"):
+        options = {"grid_bits": 20} if backprop == "exact" else {}
+        block = make_block(
+            integrator,
+            normalization="batch",
+            share_weights=share_weights,
+            backprop=mode,
+            **options,
+        )
+        block(make_features(seed=7))  # so that statistics are no longer 0 and 1
+        block.train(training)
+        gradients = gradients_of(block, make_features())
+        found[mode] = gradients, {name: b.clone() for name, b in block.named_buffers()}
+    (gradients, buffers), (expected, expected_buffers) = found[backprop], found["stored"]
+    error, name = largest_relative_error(gradients, expected)
+    assert error <= 1e-12, f"{name}: relative error {error}"
+    for name, buffer in expected_buffers.items():
+        assert torch.equal(buffers[name], buffer), name
+
+
+@pytest.mark.parametrize("integrator", ["verlet", "leapfrog"])
+@both_reversing_modes
+def test_batch_norm_on_the_way_back_is_as_it_was(integrator, backprop):
+    """Whatever happens between forward and backward, twice."""
+    block = make_block(integrator, normalization="batch", backprop=backprop).eval()
+    features = make_features(requires_grad=True)
+    (expected,) = torch.autograd.grad(block(features).square().sum(), features)
+    outputs = block(features)
+    block.train()
+    block(make_features(seed=7))
+    buffers = {name: buffer.clone() for name, buffer in block.named_buffers()}
+    for _ in range(2):
+        (gradient,) = torch.autograd.grad(outputs.square().sum(), features, retain_graph=True)
+        assert relative_error(gradient, expected) <= 1e-12
+    assert all(torch.equal(buffers[name], buffer) for name, buffer in block.named_buffers())
+    assert all(part.training for part in block.modules())
+
+
+@every_reversible
+def test_running_a_batch_back_counts_nothing(integrator):
+    block = make_block(integrator, normalization="batch", backprop="exact", dtype=torch.float32)
+    features = block.grid.round(make_features(dtype=torch.float32))
+    with torch.no_grad():
+        state = block.propagate(features)
+    buffers = {name: buffer.clone() for name, buffer in block.named_buffers()}
+    with torch.no_grad():
+        assert torch.equal(block.reverse(state), features)
+    assert all(torch.equal(buffers[name], buffer) for name, buffer in block.named_buffers())
+
+
 def test_other_running_statistics_are_counted_once_when_checkpointed():
     found = {}
     for backprop in ("stored", "checkpointed"):

@@ -17,7 +17,7 @@ from pdecnn.pde.facts import HEAT, declared, is_deterministic
 from pdecnn.pde.integrators import AbstractIntegrator, Layers
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import ChannelAffine, ChannelBias, TotalVariationNorm
-from pdecnn.pde.randomness import replaced_methods
+from pdecnn.pde.repeatability import replaced_methods
 
 _PLAIN = (nn.Identity, ChannelAffine, ChannelBias)
 

@@ -14,7 +14,7 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.facts import declared
 from pdecnn.pde.integrators import AbstractIntegrator, Layers, State, evaluate
-from pdecnn.pde.randomness import replaced_methods
+from pdecnn.pde.repeatability import replaced_methods
 from pdecnn.pde.stable import following
 
 _DENSE_CHUNK = 64

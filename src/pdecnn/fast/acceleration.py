@@ -21,12 +21,12 @@ from pdecnn.fast.fused import fused_block, fused_steps, misfit, misfit_of_precis
 from pdecnn.fast.kernels.symmetric_shear import CHANNELS_LAST
 from pdecnn.fast.stages import fused_stage
 from pdecnn.networks.stages import Carrier, Classifier, Connector, LinearOpening, Opening, Stage
-from pdecnn.pde.backprop import REVERSING_MODES, Path, Propagator, TimeStepping, refuse_buffers
+from pdecnn.pde.backprop import REVERSING_MODES, Path, Propagator, TimeStepping
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.grid import is_followed
 from pdecnn.pde.integrators import AbstractIntegrator, Layers, Shear, State, Weights
-from pdecnn.pde.randomness import has_foreign_code
+from pdecnn.pde.repeatability import has_foreign_code, refuse_memory
 from pdecnn.pde.stable import looks_at_weights
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -133,7 +133,7 @@ class FastPropagator(Propagator):
         kept = stepping.backprop == "checkpointed" and torch.is_grad_enabled()
         if not _is_looked_at() and not kept:
             if stepping.backprop in REVERSING_MODES:
-                self._refuse_buffers(stepping)
+                self._refuse_memory(stepping)
             keep = stepping.backprop == "stored"
             outcome = fused_block(stepping, features, keep=keep)
             if outcome is not None:
@@ -161,7 +161,7 @@ class FastPropagator(Propagator):
 
     def reversing(self, stepping: TimeStepping, state: State) -> State:
         """By fused kernels that keep the final state alone, where they fit."""
-        self._refuse_buffers(stepping)
+        self._refuse_memory(stepping)
         fused = self._fused(stepping, state, stepping.steps, keep=False)
         return super().reversing(stepping, state) if fused is None else fused
 
@@ -205,9 +205,9 @@ class FastPropagator(Propagator):
         )
 
     @staticmethod
-    def _refuse_buffers(stepping: TimeStepping) -> None:
+    def _refuse_memory(stepping: TimeStepping) -> None:
         layers = [layer for layers in stepping.steps for layer in layers]
-        refuse_buffers(layers, stepping.integrator)
+        refuse_memory(layers, stepping.integrator)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pdecnn.fast.kernels.symmetric_shear import misfit_of_device
 from pdecnn.networks.stages import Classifier, Connector, Opening
 from pdecnn.pde.convolution import Convolution, without_autocast
 from pdecnn.pde.grid import is_followed
-from pdecnn.pde.randomness import has_foreign_code, replaced_methods
+from pdecnn.pde.repeatability import has_foreign_code, replaced_methods
 
 Stage = Opening | Connector | Classifier
 

@@ -18,7 +18,7 @@ from pdecnn.learning.statistics import ReestimatedStatistics
 from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.pde.grid import deferred_checks
-from pdecnn.pde.randomness import has_foreign_code
+from pdecnn.pde.repeatability import has_foreign_code
 from pdecnn.pde.stable import following, known_bounds
 
 log = logging.getLogger(__name__)

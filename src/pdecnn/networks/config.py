@@ -11,7 +11,7 @@ from torch import Tensor
 from pdecnn.errors import ConfigError, unknown_name
 from pdecnn.pde.activations import Activation, list_activations, resolve_activation
 from pdecnn.pde.backprop import Backprop
-from pdecnn.pde.block import check_backprop, refuse_batch_norm
+from pdecnn.pde.block import check_backprop
 from pdecnn.pde.convolution import Boundary
 from pdecnn.pde.grid import Grid, choose_bits
 from pdecnn.pde.integrators import AbstractIntegrator, resolve_integrator
@@ -161,8 +161,6 @@ class NetworkConfig(Settings):
         check_backprop(self.backprop, integrator)
         if self.grid_bits is None and self.backprop == "exact":
             choose_bits(min(self.block_step_sizes))
-        if self.normalization == "batch":
-            refuse_batch_norm(integrator)
         self._check_bounded()
         self._check_invertible()
 

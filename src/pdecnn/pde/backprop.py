@@ -6,8 +6,8 @@ reversible    the final state; earlier ones are computed backwards, up to roundi
 exact         the same on a grid where going back is exact to the last bit
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Any, Literal, NamedTuple, cast, get_args
@@ -28,9 +28,10 @@ from pdecnn.pde.integrators import (
     Weights,
 )
 from pdecnn.pde.places import at_place
-from pdecnn.pde.randomness import (
-    HostGenerators,
+from pdecnn.pde.repeatability import (
+    AsNow,
     is_captured,
+    refuse_memory,
     refused_random_numbers,
     suspects_among,
 )
@@ -232,12 +233,20 @@ class Propagator:
         steps = [layers for link in links for layers in link.stepping.steps]
         layers = dict.fromkeys(layer for layers in steps for layer in layers)
         # Again, though the block did it: a parametrisation may have come to the layers since.
-        refuse_buffers(layers, integrator)
+        norms = refuse_memory(layers, integrator)
         weights = _distinct_weights(steps)
         suspects = suspects_among(layers) if torch.is_grad_enabled() else ""
+        now = AsNow(norms) if torch.is_grad_enabled() else nullcontext()
         with refused_random_numbers(suspects, integrator, state[0].device):
             final: State = _ReversibleSteps.apply(  # type: ignore[no-untyped-call]
-                self, tuple(links), suspects, weights.slots, len(state), *state, *weights.tensors
+                self,
+                tuple(links),
+                now,
+                suspects,
+                weights.slots,
+                len(state),
+                *state,
+                *weights.tensors,
             )
         return final
 
@@ -305,23 +314,10 @@ class _Segment(nn.Module):
             *state,
             *weights.values(),
             use_reentrant=False,
-            context_fn=lambda: (nullcontext(), _AsNow(self, generators=is_random)),
+            context_fn=lambda: (nullcontext(), AsNow(self.modules(), generators=is_random)),
             preserve_rng_state=is_random,
         )
         return after
-
-
-def refuse_buffers(layers: Iterable[nn.Module], integrator: AbstractIntegrator) -> None:
-    """Refuse layers with a memory where states are to be computed backwards."""
-    if not integrator.reversible:
-        return
-    for layer in dict.fromkeys(layers):
-        for name, _ in layer.named_buffers():
-            raise ConfigError(
-                f"{type(layer).__name__} has the buffer {name!r}, which a step may change: in a "
-                f"reversible block ({integrator.name}) it is refused, since states computed "
-                f"backwards would differ; use layers whose only tensors are parameters"
-            )
 
 
 class _ReversibleSteps(torch.autograd.Function):
@@ -337,13 +333,14 @@ class _ReversibleSteps(torch.autograd.Function):
         ctx: Any,
         propagator: Propagator,
         links: tuple[Link, ...],
+        now: AbstractContextManager[None],
         suspects: str,
         slots: Slots,
         num_components: int,
         *tensors: Tensor,
     ) -> State:
         state, weights = tensors[:num_components], tensors[num_components:]
-        ctx.propagator, ctx.links, ctx.slots = propagator, links, slots
+        ctx.propagator, ctx.links, ctx.now, ctx.slots = propagator, links, now, slots
         ctx.num_components = num_components
         ctx.autocast = _autocast_settings(state[0].device.type)
         ctx.suspects = suspects if links[0].stepping.grid is not None else ""
@@ -368,14 +365,15 @@ class _ReversibleSteps(torch.autograd.Function):
         saved: list[Tensor] = list(ctx.saved_tensors)
         start = saved.pop(0) if ctx.suspects else None
         state, weights = saved[:num_components], saved[num_components:]
-        sums = _GradientSums(weights, ctx.needs_input_grad[5 + num_components :], ctx.slots)
+        sums = _GradientSums(weights, ctx.needs_input_grad[6 + num_components :], ctx.slots)
         walk = _WayBack(ctx.propagator, state, list(gradients), sums)
-        for link in reversed(links):
-            walk.return_to(link)
-            walk.undo_all(ctx.autocast)
+        with ctx.now:
+            for link in reversed(links):
+                walk.return_to(link)
+                walk.undo_all(ctx.autocast)
         if start is not None:
             _check_start(walk.state, start, ctx.suspects, links[0].stepping.integrator)
-        return None, None, None, None, None, *walk.gradients, *sums.finish()
+        return None, None, None, None, None, None, *walk.gradients, *sums.finish()
 
 
 class _WayBack:
@@ -572,42 +570,6 @@ def _autocast_settings(device_type: str) -> dict[str, Any]:
     }
 
 
-class _AsNow(AbstractContextManager[None]):
-    """Within it a module has the buffers it has now, and changes none.
-
-    Recomputed norms, say, are as they were and do not count the batch a second time: modules
-    work on copies meanwhile. If asked, the generators of the host too are as they are now and
-    do not move. Can be entered again: a graph that is retained is recomputed at each backward.
-    """
-
-    def __init__(self, module: nn.Module, *, generators: bool) -> None:
-        self._met = [(part, _copied(part._buffers)) for part in module.modules() if part._buffers]
-        self._kept: list[tuple[nn.Module, dict[str, Tensor | None]]] = []
-        self._generators = HostGenerators() if generators else None
-        self._kept_generators: HostGenerators | None = None
-
-    def __enter__(self) -> None:
-        # All copies first: where memory ends meanwhile, nothing has been exchanged.
-        copies = [_copied(buffers) for _, buffers in self._met]
-        if self._generators is not None:
-            self._kept_generators = HostGenerators()
-            self._generators.restore()
-        self._kept = [(part, dict(part._buffers)) for part, _ in self._met]
-        for (part, _), buffers in zip(self._met, copies, strict=True):
-            part._buffers.update(buffers)
-
-    def __exit__(self, *exception: object) -> None:
-        for part, buffers in self._kept:
-            part._buffers.update(buffers)
-        self._kept.clear()
-        if self._kept_generators is not None:
-            self._kept_generators.restore()
-
-
-def _copied(buffers: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
-    return {name: None if buffer is None else buffer.clone() for name, buffer in buffers.items()}
-
-
 def _as_operator(stepping: TimeStepping, state: State) -> State:
     """`Propagator.reversing` where PyTorch compiles: one operator, at which it does not look.
 
@@ -616,10 +578,18 @@ def _as_operator(stepping: TimeStepping, state: State) -> State:
     """
     layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
     weights = [weight for layer in layers for _, weight in _weights_of(layer)]
+    norms = refuse_memory(layers, stepping.integrator)
+    training = [norm.training for norm in norms]
+    buffers = [(buffer, norm) for norm in norms for buffer in norm.buffers(recurse=False)]
+    statistics = [buffer for buffer, _ in buffers]
     device_type = state[0].device.type
     enabled = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if enabled else None
-    results = _operate(stepping.place, list(state), weights, dtype)
+    results = _operate(stepping.place, list(state), weights, statistics, training, dtype)
+    counted = results[len(results) - len(buffers) :]
+    for (buffer, norm), now in zip(buffers, counted, strict=True):
+        if norm.training:
+            buffer.copy_(now.detach())
     return tuple(results[: len(state)])
 
 
@@ -628,12 +598,15 @@ def _weights_of(layer: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 class _Operation:
-    """The steps of a block and which of the weights that an operator is given are whose."""
+    """The steps of a block and which of the weights that an operator is given are whose.
+
+    Batch norms work on copies of the statistics that an operator is given, in those modes.
+    """
 
     def __init__(self, place: str, device: torch.device, autocast: torch.dtype | None) -> None:
         self.stepping: TimeStepping = at_place(place).stepping()
         layers = dict.fromkeys(layer for layers in self.stepping.steps for layer in layers)
-        refuse_buffers(layers, self.stepping.integrator)
+        self.norms = refuse_memory(layers, self.stepping.integrator)
         self.suspects = suspects_among(layers)
         self.slots: Slots = {}
         number = 0
@@ -652,6 +625,17 @@ class _Operation:
         """Whether a checksum of the start is kept, to judge layers that may be random."""
         return bool(self.suspects) and self.stepping.grid is not None
 
+    @contextmanager
+    def met(self, statistics: Sequence[Tensor], training: Sequence[bool]) -> Iterator[list[Tensor]]:
+        """Within it the norms are as a graph met them; their own statistics."""
+        with AsNow(self.norms):
+            own = [buffer for norm in self.norms for buffer in norm.buffers(recurse=False)]
+            for buffer, value in zip(own, statistics, strict=True):
+                buffer.copy_(value)
+            for norm, was_training in zip(self.norms, training, strict=True):
+                norm.training = was_training
+            yield own
+
     def advance(self, state: State, weights: Sequence[Tensor]) -> State:
         """The final state with these weights."""
         stepping = self.stepping
@@ -669,12 +653,19 @@ class _Operation:
 
 @torch.library.custom_op("pdecnn::reversing", mutates_args=())
 def _operate(
-    place: str, state: list[Tensor], weights: list[Tensor], autocast: torch.dtype | None
+    place: str,
+    state: list[Tensor],
+    weights: list[Tensor],
+    statistics: list[Tensor],
+    training: list[bool],
+    autocast: torch.dtype | None,
 ) -> list[Tensor]:
+    """The final state, a checksum of the start where it is kept, and the statistics after it."""
     operation = _Operation(place, state[0].device, autocast)
     start = [_checksum(state)] if operation.keeps_start else []
-    final = operation.advance(tuple(state), weights)
-    return [*map(_as_new, final, state), *start]
+    with operation.met(statistics, training) as counted:
+        final = operation.advance(tuple(state), weights)
+    return [*map(_as_new, final, state), *start, *counted]
 
 
 def _as_new(part: Tensor, like: Tensor) -> Tensor:
@@ -686,12 +677,17 @@ def _as_new(part: Tensor, like: Tensor) -> Tensor:
 
 @_operate.register_fake
 def _(
-    place: str, state: list[Tensor], weights: list[Tensor], autocast: torch.dtype | None
+    place: str,
+    state: list[Tensor],
+    weights: list[Tensor],
+    statistics: list[Tensor],
+    training: list[bool],
+    autocast: torch.dtype | None,
 ) -> list[Tensor]:
-    del weights
+    del weights, training
     start = _Operation(place, state[0].device, autocast).keeps_start
     checksum = [state[0].new_empty(len(state), dtype=torch.int64)] if start else []
-    return [torch.empty_like(part) for part in state] + checksum
+    return [*map(torch.empty_like, state), *checksum, *map(torch.empty_like, statistics)]
 
 
 @torch.library.custom_op("pdecnn::reversing_backward", mutates_args=())
@@ -701,12 +697,18 @@ def _operate_backward(
     gradients: list[Tensor],
     weights: list[Tensor],
     needed: list[bool],
+    training: list[bool],
     autocast: torch.dtype | None,
 ) -> list[Tensor]:
     operation = _Operation(place, results[0].device, autocast)
-    state, start = results[: len(gradients)], results[len(gradients) :]
+    state, kept = results[: len(gradients)], results[len(gradients) :]
+    start, statistics = (kept[:1], kept[1:]) if operation.keeps_start else ([], kept)
+    # In training they are not those of then, but norms compute with those of the batch.
     # Operators run where autograd does not look, but this one differentiates.
-    with torch._C._ForceDispatchKeyGuard(*_PLAIN):
+    with (
+        operation.met(statistics, training),
+        torch._C._ForceDispatchKeyGuard(*_PLAIN),
+    ):
         sums = _GradientSums(weights, needed, operation.slots)
         walk = _WayBack(Propagator(), state, list(gradients), sums)
         walk.return_to(Link(operation.stepping, _STAY))
@@ -728,16 +730,17 @@ def _(
     gradients: list[Tensor],
     weights: list[Tensor],
     needed: list[bool],
+    training: list[bool],
     autocast: torch.dtype | None,
 ) -> list[Tensor]:
-    del place, results, autocast
+    del place, results, training, autocast
     trained = [weight for weight, wanted in zip(weights, needed, strict=True) if wanted]
     return [torch.empty_like(part) for part in (*gradients, *trained)]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    place, state, weights, autocast = inputs
-    ctx.place, ctx.autocast, ctx.num_components = place, autocast, len(state)
+    ctx.place, state, weights, statistics, ctx.training, ctx.autocast = inputs
+    ctx.num_components, ctx.num_statistics = len(state), len(statistics)
     ctx.num_results = len(output)
     ctx.save_for_backward(*output, *weights)
 
@@ -751,10 +754,15 @@ def _differentiate(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
         for part, gradient in zip(results[:components], gradients[:components], strict=True)
     ]
     needed = list(ctx.needs_input_grad[2])
-    found = _operate_backward(ctx.place, results, given, weights, needed, ctx.autocast)
+    found = _operate_backward(
+        ctx.place, results, given, weights, needed, ctx.training, ctx.autocast
+    )
     of_weights = iter(found[components:])
     of_state = found[:components]
-    return None, of_state, [next(of_weights) if wanted else None for wanted in needed], None
+    by_weight = [next(of_weights) if wanted else None for wanted in needed]
+    # To PyTorch an empty list is one of tensors.
+    of_training: list[None] | None = None if ctx.training else []
+    return None, of_state, by_weight, [None] * ctx.num_statistics, of_training, None
 
 
 _operate.register_autograd(_differentiate, setup_context=_keep)

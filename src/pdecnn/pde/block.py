@@ -16,7 +16,6 @@ from pdecnn.pde.backprop import (
     Path,
     Propagator,
     TimeStepping,
-    refuse_buffers,
 )
 from pdecnn.pde.convolution import check_features
 from pdecnn.pde.grid import Grid, choose_bits
@@ -29,9 +28,8 @@ from pdecnn.pde.integrators import (
     resolve_integrator,
 )
 from pdecnn.pde.layers import AbstractLayer
-from pdecnn.pde.normalization import BATCH_NORMS
 from pdecnn.pde.places import new_place
-from pdecnn.pde.randomness import refused_random_numbers, suspects_among
+from pdecnn.pde.repeatability import AsNow, refuse_memory, refused_random_numbers, suspects_among
 from pdecnn.settings import check_count, check_positive
 
 
@@ -160,7 +158,8 @@ class Block(nn.Module):
         integrator must have a step back, and its `finish` must undo its `start`.
         """
         features = self.integrator.finish(self.retrace(state))
-        _check_start(self.stepping(), features)
+        with AsNow(refuse_memory(self.layers, self.integrator)):
+            _check_start(self.stepping(), features)
         return features
 
     def retrace(self, state: State) -> State:
@@ -172,11 +171,12 @@ class Block(nn.Module):
                 f"with integrator 'verlet' or 'leapfrog'"
             )
         _check_state(state, integrator)
-        refuse_buffers(self.layers, integrator)
+        norms = refuse_memory(self.layers, integrator)
         stepping = self.stepping()
         if self._grid is not None:
             self._grid.check_state(state)
-        with refused_random_numbers(suspects_among(self.layers), integrator, state[0].device):
+        suspects = suspects_among(self.layers)
+        with refused_random_numbers(suspects, integrator, state[0].device), AsNow(norms):
             if self._grid is not None:
                 state = stepping.walk_on_grid(state, stepping.steps, back=True)
             else:
@@ -271,16 +271,6 @@ def _check_use(grid_bits: int | None, backprop: str, integrator: AbstractIntegra
         )
 
 
-def refuse_batch_norm(integrator: AbstractIntegrator) -> None:
-    """Refuse batch norm where states are to be computed backwards."""
-    if integrator.reversible:
-        raise ConfigError(
-            f"batch norm in a reversible block ({integrator.name}) is refused: recomputed states "
-            f"would differ and running statistics would be updated twice; use "
-            f"normalization='tv' or 'none'"
-        )
-
-
 def _check_state(state: State, integrator: AbstractIntegrator) -> None:
     number = len(integrator.components)
     fits = isinstance(state, tuple) and (len(state) == number if number else len(state) > 0)
@@ -313,14 +303,12 @@ def _check_start(stepping: TimeStepping, features: Tensor) -> None:
 def _check_fit(layers: Sequence[nn.Module], integrator: AbstractIntegrator) -> None:
     check_way_back(integrator)
     parts = [part for layer in layers for part in layer.modules()]
-    if any(isinstance(part, BATCH_NORMS) for part in parts):
-        refuse_batch_norm(integrator)
     if integrator.reversible and any(isinstance(part, RANDOM_MODULES) for part in parts):
         raise ConfigError(
             f"dropout in a reversible block ({integrator.name}) is refused: a state computed "
             f"backwards would meet other random numbers; use it outside the blocks"
         )
-    refuse_buffers(layers, integrator)
+    refuse_memory(layers, integrator)
     kinds = {
         (layer.channels, layer.dimension) for layer in layers if isinstance(layer, AbstractLayer)
     }

@@ -247,7 +247,7 @@ def _existing_run(folder: Path, config: RunConfig, resume: bool) -> Run | None:
     """The run to go on with; None where there is none yet, an error where there must not be."""
     if not (resume and is_run(folder)):
         with usable(folder):
-            check_free(folder)
+            check_free(folder, "pass --resume to go on with it, or another --output")
         return None
     run = Run(folder)
     check_settings(run, config)
@@ -360,6 +360,11 @@ class _Walk:
 
     def _make_trainer(self) -> Trainer:
         config, splits = self.config, self.splits
+        if config.network.share_weights and config.network.normalization == "batch":
+            log.info(
+                "the steps of a block share a batch norm, which meets other statistics at every "
+                "step, so that in evaluation it has those of none; set network.normalization=tv"
+            )
         network = make_network(config, splits.train)
         if not self.run.checkpoints:
             # A coarsened run brings what it begins with along, wherever its folder is moved.

@@ -123,8 +123,9 @@ def test_norms_are_those_of_the_features(integrator):
 
 
 @every_integrator
-def test_with_a_normalisation_no_conserved_energy_is_claimed(integrator):
-    found = energy_curves(make_block(integrator, normalization="tv"), make_features())
+@pytest.mark.parametrize("normalization", ["tv", "batch"])
+def test_with_a_normalisation_no_conserved_energy_is_claimed(integrator, normalization):
+    found = energy_curves(make_block(integrator, normalization=normalization), make_features())
     assert found.raw is None
     assert found.centred is None
 

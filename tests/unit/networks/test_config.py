@@ -136,15 +136,6 @@ def test_odd_channels_are_refused_for_hamiltonian_blocks_only():
     assert NetworkConfig(channels=(3, 5, 7), integrator="leapfrog").num_blocks == 2
 
 
-@pytest.mark.parametrize("integrator", REVERSIBLE)
-@pytest.mark.parametrize("backprop", BACKPROP_MODES)
-def test_batch_norm_is_refused_in_reversible_blocks(integrator, backprop):
-    with pytest.raises(ConfigError, match="batch norm in a reversible block"):
-        NetworkConfig(
-            channels=(4, 4), integrator=integrator, backprop=backprop, normalization="batch"
-        )
-
-
 @pytest.mark.parametrize("integrator", ["forward_euler", "runge_kutta_4"])
 @pytest.mark.parametrize("backprop", ["reversible", "exact"])
 def test_reversal_of_what_cannot_be_reversed_is_refused(integrator, backprop):

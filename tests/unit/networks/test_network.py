@@ -1,12 +1,14 @@
 """What every registered network does: any size, every gradient, features, head and copies."""
 
 import copy
+from contextlib import suppress
 
 import pytest
 import torch
 
 import pdecnn
 from pdecnn.errors import ConfigError
+from pdecnn.networks.network import evaluation_mode
 from tests.unit.networks.registered import DYNAMICS, images_for, make, trained_a_little
 
 MODELS = [
@@ -178,6 +180,18 @@ def test_a_new_classifier_is_in_the_mode_of_the_old(training):
     network = make("parabolic_digits").train(training)
     network.reset_classifier(4)
     assert {part.training for part in network.modules()} == {training}
+
+
+def test_every_part_goes_back_to_the_mode_it_had_before_an_evaluation():
+    """Of a network in evaluation mode, and of one with a part that is; after an error too."""
+    network = make("parabolic_digits")
+    for begin in (network.eval, network.train, network.opening.eval):
+        begin()
+        before = [part.training for part in network.modules()]
+        with suppress(KeyError), evaluation_mode(network):
+            assert not any(part.training for part in network.modules())
+            raise KeyError
+        assert [part.training for part in network.modules()] == before
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.pde import Block, SymmetricLayer
@@ -171,6 +172,50 @@ def test_compiled_batch_norms_that_are_checkpointed_count_a_batch_once():
         torch.testing.assert_close(found, expected, msg=name)
     for expected, found in zip(blocks[0].parameters(), blocks[1].parameters(), strict=True):
         torch.testing.assert_close(found.grad, expected.grad)
+
+
+@pytest.mark.parametrize("backprop", ["reversible", "exact"])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_a_compiled_batch_norm_goes_back_as_it_came(backprop, training):
+    """Whatever mode and statistics its norms have by then."""
+    torch.compiler.reset()
+    found = []
+    for compiled in (False, True):
+        block = make_block("verlet", num_steps=2, normalization="batch", backprop=backprop)
+        run = torch.compile(block, fullgraph=True, backend="aot_eager") if compiled else block
+        block.train(training)
+        leaf = make_features(requires_grad=True)
+        outputs = run(leaf)
+        block.train(not training)
+        counted = [buffer.clone() for buffer in block.buffers()]
+        for buffer in block.buffers():
+            buffer.add_(1)
+        outputs.square().sum().backward()
+        found.append([*counted, leaf.grad, *(weight.grad for weight in block.parameters())])
+        assert all(map(torch.equal, block.buffers(), (buffer + 1 for buffer in counted)))
+        assert all(part.training != training for part in block.modules())
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_a_compiled_batch_norm_has_the_statistics_that_stand_in_for_its_own(training):
+    torch.compiler.reset()
+    found = []
+    for compiled in (False, True):
+        block = make_block("verlet", num_steps=2, normalization="batch", backprop="reversible")
+        block.train(training)
+        before = [buffer.clone() for buffer in block.buffers()]
+
+        def call(statistics, features, block=block):
+            return functional_call(block, statistics, (features,))
+
+        run = torch.compile(call, fullgraph=True, backend="aot_eager") if compiled else call
+        statistics = {name: buffer + 1 for name, buffer in block.named_buffers()}
+        leaf = make_features(requires_grad=True)
+        run(statistics, leaf).square().sum().backward()
+        found.append([leaf.grad, *statistics.values()])
+        assert all(map(torch.equal, block.buffers(), before))
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 @pytest.mark.slow

@@ -45,6 +45,14 @@ def test_a_run_directory_holds_what_the_documentation_says(undisturbed):
     assert kept == sorted({best.name, "epoch-0003", "epoch-0004"})
 
 
+@pytest.mark.parametrize(("normalization", "is_said"), [("batch", True), ("tv", False)])
+def test_it_is_said_that_shared_batch_norms_fit_no_step(tmp_path, caplog, normalization, is_said):
+    caplog.set_level("INFO", logger="pdecnn")
+    settings = {"network__normalization": normalization, "training__epochs": 1}
+    pdecnn.train(small_config(network__share_weights=True, **settings), output=tmp_path / "run")
+    assert ("the steps of a block share a batch norm" in caplog.text) == is_said
+
+
 def test_the_summary_is_that_of_the_best_epoch(undisturbed):
     summary, metrics = undisturbed.summary, undisturbed.metrics
     accuracies = [entry["validation_accuracy"] for entry in metrics]

@@ -32,7 +32,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.layers import SymmetricLayer
 from pdecnn.pde.normalization import ChannelAffine, TotalVariationNorm
-from pdecnn.pde.randomness import has_foreign_code
+from pdecnn.pde.repeatability import has_foreign_code
 
 MOST_CHANNELS = 128
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

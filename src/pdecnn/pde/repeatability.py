@@ -1,13 +1,13 @@
-"""Random numbers in layers: a state that is computed a second time would meet others."""
+"""Layers with a memory or with chance: a state that is computed a second time may meet others."""
 
 import random
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from pdecnn.errors import ConfigError
@@ -15,6 +15,7 @@ from pdecnn.pde.activations import BUILT_IN
 from pdecnn.pde.facts import is_deterministic
 from pdecnn.pde.integrators import AbstractIntegrator
 from pdecnn.pde.layers import AbstractLayer
+from pdecnn.pde.normalization import BATCH_NORMS
 
 _METHODS: dict[type, frozenset[str]] = {}  # of each class met so far
 
@@ -131,3 +132,70 @@ class HostGenerators:
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
+
+
+def refuse_memory(layers: Iterable[nn.Module], integrator: AbstractIntegrator) -> list[nn.Module]:
+    """Refuse layers with a memory where states are to be computed backwards; their batch norms.
+
+    These alone are known to remember nothing that they compute with in training: the statistics
+    of a batch of states are those of the same states computed backwards.
+    """
+    if not integrator.reversible:
+        return []
+    norms: dict[nn.Module, None] = {}
+    for layer in dict.fromkeys(layers):
+        for place, part in layer.named_modules():
+            if isinstance(part, BATCH_NORMS) and is_deterministic(type(part)):
+                norms[part] = None
+                continue
+            for name, buffer in part._buffers.items():
+                if buffer is None:
+                    continue
+                name = f"{place}.{name}" if place else name
+                raise ConfigError(
+                    f"{type(layer).__name__} has the buffer {name!r}, which a step may change: in "
+                    f"a reversible block ({integrator.name}) it is refused, since states computed "
+                    f"backwards would differ; use layers whose only tensors are parameters, or "
+                    f"PyTorch's batch norms"
+                )
+    return list(norms)
+
+
+class AsNow(AbstractContextManager[None]):
+    """Within it modules have the buffers and the mode they have now, and change none.
+
+    Recomputed norms, say, are as they were and do not count the batch a second time: modules
+    work on copies meanwhile. If asked, the generators of the host too are as they are now and
+    do not move. Can be entered again: a graph that is retained is recomputed at each backward.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], *, generators: bool = False) -> None:
+        self._met = [
+            (part, part.training, _copied(part._buffers)) for part in modules if part._buffers
+        ]
+        self._kept: list[tuple[nn.Module, bool, dict[str, Tensor | None]]] = []
+        self._generators = HostGenerators() if generators else None
+        self._kept_generators: HostGenerators | None = None
+
+    def __enter__(self) -> None:
+        # All copies first: where memory ends meanwhile, nothing has been exchanged.
+        copies = [_copied(buffers) for _, _, buffers in self._met]
+        if self._generators is not None:
+            self._kept_generators = HostGenerators()
+            self._generators.restore()
+        self._kept = [(part, part.training, dict(part._buffers)) for part, _, _ in self._met]
+        for (part, training, _), buffers in zip(self._met, copies, strict=True):
+            part.training = training
+            part._buffers.update(buffers)
+
+    def __exit__(self, *exception: object) -> None:
+        for part, training, buffers in self._kept:
+            part.training = training
+            part._buffers.update(buffers)
+        self._kept.clear()
+        if self._kept_generators is not None:
+            self._kept_generators.restore()
+
+
+def _copied(buffers: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+    return {name: None if buffer is None else buffer.clone() for name, buffer in buffers.items()}
