@@ -74,6 +74,8 @@ class Convolution(nn.Module):
         """K features, times a factor: a stencil costs less to scale than features."""
         stencil = self.stencil if factor is None else factor * self.stencil
         if self.boundary == "zero":  # in one call
+            if self.dimension == 3:
+                features, stencil = _thin_volumes_in_order(features, stencil)
             return _CONVOLVE[self.dimension](features, stencil, padding=self.padding)
         return self._convolve(features, stencil)
 
@@ -84,6 +86,8 @@ class Convolution(nn.Module):
         stencil = self.stencil if factor is None else factor * self.stencil
         stencil = -stencil if negative else stencil
         if self.boundary == "zero":
+            if self.dimension == 3:
+                features, stencil = _thin_volumes_in_order(features, stencil)
             return _CONVOLVE_TRANSPOSED[self.dimension](features, stencil, padding=self.padding)
         return self._convolve_transposed(features, stencil)
 
@@ -98,9 +102,11 @@ class Convolution(nn.Module):
         K is a compression of the circular convolution on any grid of at least
         size + stencil radius points, whose norm is the largest singular value of its
         (out_channels x in_channels) symbol A over the frequencies. With a periodic boundary it is
-        that of the image's own grid; with a reflecting one the extended image, in which a pixel
-        stands at most 2^d times, is up to 2^(d/2) times as long. Computed on the CPU in float64,
-        so that it is the same on every device, with room for rounding: errors of at most
+        that of the image's own grid; with a reflecting one that of the extended image, in which a
+        pixel stands at most 2^d times, so that it is up to 2^(d/2) times as long: of the image
+        with its rim, or with all of its mirror image where the rim is wider than half of it.
+        Computed on the CPU in float64, so that it is the same on every device, with room for
+        rounding: errors of at most
         100 u log2(N) sqrt(N) |theta| for an FFT of N points (Higham 2002, Theorem 24.2: about 8),
         and of 20 (m + n) u |A|_F^2 for A A^H, its product and its eigenvalues, u = 2^-53.
         """
@@ -109,9 +115,12 @@ class Convolution(nn.Module):
         if self.boundary == "zero":
             grid = [max(n + radius, 2 * radius + 1) for n, radius in sizes]
         elif self.boundary == "reflect":
-            grid = [n + 2 * radius for n, radius in sizes]
-        else:  # the image, repeated until it holds the stencil
-            grid = [n * -(-(2 * radius + 1) // n) for n, radius in sizes]
+            grid = [
+                n + 2 * radius if n >= 2 * radius else _repeated(2 * n, radius)
+                for n, radius in sizes
+            ]
+        else:
+            grid = [_repeated(n, radius) for n, radius in sizes]
         axes = tuple(range(2, 2 + self.dimension))
         stencil = self.stencil.detach().cpu().double()
         symbol = torch.fft.rfftn(stencil, s=grid, dim=axes)
@@ -265,6 +274,25 @@ def check_features(features: Tensor, channels: int, dimension: int, weight: Tens
             f"features are {features.dtype} but the weights {weight.dtype}; convert them with "
             f".to({weight.dtype}){', or compute under torch.autocast' if convertible else ''}"
         )
+
+
+def _thin_volumes_in_order(features: Tensor, stencil: Tensor) -> tuple[Tensor, Tensor]:
+    """Both with channels first in memory, where a volume is thinner than its stencil.
+
+    On a CPU with bfloat16 PyTorch (2.13, oneDNN) gives such a stencil a gradient of numbers that it
+    never wrote, if the channels of either lie last.
+    """
+    if features.is_cpu and (features.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
+        sizes = zip(features.shape[2:], stencil.shape[2:], strict=True)
+        if any(n < length for n, length in sizes):  # copies: of one channel strides may say either
+            layout = torch.contiguous_format
+            return features.clone(memory_format=layout), stencil.clone(memory_format=layout)
+    return features, stencil
+
+
+def _repeated(period: int, radius: int) -> int:
+    """As many periods as hold the stencil."""
+    return period * -(-(2 * radius + 1) // period)
 
 
 def _stencil_size(stencil_size: int | Sequence[int], dimension: int) -> tuple[int, ...]:

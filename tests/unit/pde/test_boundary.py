@@ -64,6 +64,17 @@ def test_the_symbol_alone_does_not_bound_a_reflecting_convolution():
     assert norm <= convolution.norm_bound(size)
 
 
+def test_the_bound_holds_where_a_pixel_is_copied_to_both_sides():
+    convolution = Convolution(
+        1, 1, stencil_size=5, dimension=1, boundary="reflect", dtype=torch.float64
+    )
+    for size, stencil in ((2, [2.0, 0.0, -1.0, 0.0, 2.0]), (3, [1.0, -1.0, -1.0, 0.0, -1.0])):
+        with torch.no_grad():
+            convolution.stencil.copy_(torch.tensor([[stencil]]))
+        norm = torch.linalg.matrix_norm(dense_convolution(convolution, (size,)), ord=2)
+        assert float(norm) <= convolution.norm_bound((size,))
+
+
 def test_periodic_norm_bound_is_the_norm():
     convolution = make("periodic")
     norm = float(torch.linalg.matrix_norm(dense_convolution(convolution, (6, 5)), ord=2))

@@ -82,6 +82,26 @@ def test_initial_weights_follow_the_recipe():
     assert float(convolution.stencil.detach().std()) == pytest.approx(0.959 * deviation, rel=0.02)
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("operator", ["forward", "adjoint"])
+@pytest.mark.parametrize("last", ["features", "stencil"])
+def test_thin_volumes_in_bfloat16_give_a_stencil_its_gradient(operator, channels, last):
+    """Of channels that lie last oneDNN makes numbers that it has never written."""
+    convolution = Convolution(channels, channels, dimension=3)
+    features = torch.randn(2, channels, 2, 4, 3)
+    (wanted,) = torch.autograd.grad(
+        getattr(convolution, operator)(features).sum(), [convolution.stencil]
+    )
+    if last == "features":
+        features = features.contiguous(memory_format=torch.channels_last_3d)
+    else:
+        convolution.to(memory_format=torch.channels_last_3d)
+    with torch.autocast("cpu", torch.bfloat16):
+        outcome = getattr(convolution, operator)(features).sum()
+    (found,) = torch.autograd.grad(outcome, [convolution.stencil])
+    assert (found - wanted).norm() < 0.02 * wanted.norm()
+
+
 def test_channels_last_features_give_the_same_numbers():
     convolution = Convolution(4, 4)
     features = make_features(dtype=torch.float32)

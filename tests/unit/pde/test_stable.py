@@ -252,3 +252,16 @@ def test_a_checkpointed_block_of_stable_layers_never_run_has_the_gradient_of_a_s
             block(features).square().sum().backward()
         found.append(features.grad)
     torch.testing.assert_close(*found)
+
+
+def test_smaller_images_with_mirrored_edges_are_stable_too():
+    """The norm of K grows with the image where zeros are outside, not so where it is mirrored."""
+    layer = StableLayer(
+        1, size=(3,), stencil_size=5, dimension=1, boundary="reflect", normalization="none"
+    )
+    layer = layer.double().eval()
+    with torch.no_grad():
+        layer.convolution.stencil.copy_(torch.tensor([[[-2.0, 0.0, 1.0, 0.0, -2.0]]]))
+    for size in (2, 3):
+        norm = torch.linalg.matrix_norm(dense_convolution(layer.convolution, (size,)), ord=2)
+        assert layer.factor * float(norm) ** 2 <= 2
