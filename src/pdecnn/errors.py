@@ -101,8 +101,11 @@ def _shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
+_MOST_LISTED, _FEW = 40, 12
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
-    """The error for a misspelt name: what was found and the nearest one, or all there are."""
+    """The error for a misspelt name: what was found and the nearest one, or what there is."""
     text, names = _shortened(str(name), 200), sorted(known)
     nearest = (
         [candidate for candidate in names if text == _initials(candidate)]
@@ -111,7 +114,10 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigError:
     )
     if nearest:
         return ConfigError(f"unknown {kind} {quoted(name)}; did you mean {nearest[0]!r}?")
-    return ConfigError(f"unknown {kind} {quoted(name)}; known are {', '.join(names)}")
+    said = ", ".join(names)
+    if len(names) > _MOST_LISTED:
+        said = f"{len(names)} others, such as {', '.join(names[:_FEW])}"
+    return ConfigError(f"unknown {kind} {quoted(name)}; known are {said}")
 
 
 def _initials(name: str) -> str:

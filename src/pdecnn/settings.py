@@ -3,6 +3,7 @@
 What counts as a number is the same for all: no text, no truth value, no NaN; numpy's will do.
 """
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, Field, field, fields
 from functools import cache, wraps
@@ -62,9 +63,7 @@ class Settings:
     """The base of dataclasses of settings: every value is checked, and stored as Python's own."""
 
     section: ClassVar[str]
-    """What the settings are of: 'network', 'training', 'data'."""
-    prefix: ClassVar[str] = ""
-    """What stands before the name of a setting in an error."""
+    """What the settings are of: 'network', 'training', 'data'. Errors name 'training.epochs'."""
 
     def __post_init__(self) -> None:
         for entry in _fields(self):
@@ -73,6 +72,16 @@ class Settings:
 
     def check_together(self) -> None:
         """Refuse values that do not fit each other."""
+
+    def refuse_unused(self, name: str, where: str) -> None:
+        """Refuse a setting that would be ignored there, unless it has its default."""
+        entry = next(entry for entry in _fields(self) if entry.name == name)
+        if getattr(self, name) != entry.default:
+            key = f"{self.section}.{name}"
+            raise ConfigError(
+                f"{key} has no use {where}, found {setting_text(getattr(self, name))}; leave "
+                f"it out, or where the recipe has it pass --set {key}={setting_text(entry.default)}"
+            )
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
@@ -101,6 +110,15 @@ def documented(cls: Class) -> Class:
     lines = [f"- `{entry.name}`: {entry.metadata['meaning']}" for entry in _fields(cls)]
     cls.__doc__ = "\n".join([cleandoc(str(cls.__doc__)), "", *lines])
     return cls
+
+
+def setting_text(value: Any) -> str:
+    """A value as `--set` takes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, list | tuple):
+        return ",".join(map(setting_text, value))
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def allowed_values(entry: "Field[Any]") -> str | Collection[str] | None:
@@ -155,7 +173,7 @@ def _fields(settings: Any) -> "tuple[Field[Any], ...]":
 
 def _checked(entry: "Field[Any]", value: object, settings: Settings) -> Any:
     """The value of a field, or a ConfigError that names it."""
-    name, kinds = f"{settings.prefix}{entry.name}", value_types(entry.type)
+    name, kinds = f"{settings.section}.{entry.name}", value_types(entry.type)
     if value is None and NoneType in kinds:
         return None
     several = [get_args(kind)[0] for kind in kinds if get_origin(kind) is tuple]
@@ -184,7 +202,7 @@ def _checked_one(name: str, value: object, hint: Any, entry: "Field[Any]") -> An
         return _checked_number(name, value, hint, allowed or "(-inf, inf)")
     elif hint is str and allowed is not None:
         if not isinstance(value, str) or value not in allowed:
-            raise unknown_name(entry.metadata.get("kind") or entry.name, value, allowed)
+            raise unknown_name(entry.metadata.get("kind") or name, value, allowed)
     elif not isinstance(value, hint):
         raise ConfigError(f"{name} must be text, found {value!r}")
     return value

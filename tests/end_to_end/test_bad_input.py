@@ -165,6 +165,11 @@ def test_an_image_that_is_none_is_named(refused, trained, tmp_path):
     assert "is a folder without" in refused(3, "predict", trained.folder, tmp_path / "empty")
 
 
+def test_a_sound_for_a_network_of_images_names_the_files_that_it_takes(refused, trained, tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"")
+    assert "pass .png, .jpg, " in refused(2, "predict", trained.folder, tmp_path / "a.wav")
+
+
 # ------------------------------------------------------------------ settings: exit code 2
 
 
@@ -205,6 +210,19 @@ def test_other_bad_options_are_named(refused, trained, tmp_path):
     assert "top" in refused(2, "predict", trained.folder, tmp_path / "x.png", "--top", "0")
 
 
+def test_a_run_in_the_place_of_a_recipe_is_told_apart(refused, trained):
+    """It was an unknown recipe, with one by another name proposed."""
+    line = refused(2, "train", trained.folder)
+    assert (
+        f"is a run, not a recipe; go on with it by `pdecnn train --output {trained.folder}" in line
+    )
+
+
+def test_a_validation_part_that_is_everything_names_its_setting(refused):
+    line = refused(2, "train", "--set", "data.validation_fraction=0.9999")
+    assert "set data.validation_fraction for 1 to 1436" in line
+
+
 def test_a_foreign_folder_is_refused(refused, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("x")
@@ -242,6 +260,8 @@ def test_what_is_no_run_is_refused(refused, tmp_path):
     for path in (tmp_path / "none", tmp_path, tmp_path / "file", "x" * 300):
         assert "not a run directory" in refused(5, "evaluate", path)
         assert "not a run directory" in refused(5, "predict", path, "x.png")
+        for name in ("evaluate", "diagnose", "attack", "certify", "explore"):
+            assert "nor a model with published weights" in refused(5, name, path)
         line = refused(5, "train", "--from", path)
         assert ("is a file" if path == tmp_path / "file" else "not a run directory") in line
     assert not (tmp_path / "runs").exists()

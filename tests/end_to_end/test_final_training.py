@@ -12,6 +12,7 @@ from pdecnn.reports.page import make_page
 from pdecnn.reports.page_runs import read_page_runs
 from pdecnn.runs.paper import make_plan
 from pdecnn.runs.preparation import read_splits
+from pdecnn.runs.runs import Run
 from tests.runs import Killed, Recorder, call, fingerprint, small_config, small_options
 
 SETTINGS = {"data__validation_fraction": 0, "training__average_decay": 0.9}
@@ -80,14 +81,15 @@ def test_it_is_reported_beside_a_run_with_validation(whole, tmp_path):
     assert "different validation images" not in page
 
 
+def kill_at(place):
+    def on_step(progress):
+        if (progress.epoch, progress.batch) == place:
+            raise Killed
+
+    return Recorder(on_step=on_step)
+
+
 def test_killed_and_resumed_it_gives_the_same_bits(whole, tmp_path):
-    def kill_at(place):
-        def on_step(progress):
-            if (progress.epoch, progress.batch) == place:
-                raise Killed
-
-        return Recorder(on_step=on_step)
-
     config, folder = small_config(**SETTINGS), tmp_path / "run"
     for place in ((0, 3), (2, 5)):
         with pytest.raises(Killed):
@@ -96,11 +98,32 @@ def test_killed_and_resumed_it_gives_the_same_bits(whole, tmp_path):
     assert fingerprint(run.folder) == fingerprint(whole.folder)
 
 
-def test_patience_has_nothing_to_wait_for(tmp_path):
-    config = small_config(**SETTINGS, training__patience=2)
-    with pytest.raises(ConfigError, match="patience=2 needs validation, and there is none"):
+@pytest.mark.parametrize(
+    ("name", "value", "default"), [("patience", 2, "none"), ("ties", "first", "loss")]
+)
+def test_what_only_validation_reads_is_refused_without_it(name, value, default, tmp_path):
+    """A rule for the best epoch was silently ignored where no epoch is selected."""
+    config = small_config(**SETTINGS, **{f"training__{name}": value})
+    with pytest.raises(
+        ConfigError,
+        match=rf"^training\.{name} has no use without validation \(data\.validation_fraction=0\), "
+        rf"found {value}; leave it out, or .* pass --set training\.{name}={default}$",
+    ):
         pdecnn.train(config, output=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_before_that_selected_nothing_goes_on(tmp_path):
+    """Its file has no rule for ties, which meant 'first', and nothing here."""
+    config = small_config(**SETTINGS)
+    with pytest.raises(Killed):
+        pdecnn.train(config, output=tmp_path / "run", listener=kill_at((1, 2)), device="cpu")
+    values = json.loads((tmp_path / "run" / "config.json").read_text())
+    del values["format_version"], values["training"]["ties"]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(values))
+    config = Run(tmp_path / "run").config
+    run = pdecnn.train(config, output=tmp_path / "run", resume=True, device="cpu")
+    assert run.summary["epochs"] == 4
 
 
 def test_what_shows_validation_accuracies_is_refused():

@@ -34,6 +34,12 @@ def test_all_names_are_listed_where_none_is_near(name):
     assert str(error) == f"unknown colour {name!r}; known are blue, red"
 
 
+def test_of_many_names_that_are_not_near_some_are_listed():
+    error = unknown_name("number", "zzzzzz", map(str, range(100, 200)))
+    some = "100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111"
+    assert str(error) == f"unknown number 'zzzzzz'; known are 100 others, such as {some}"
+
+
 def test_what_is_wrong_with_a_file_is_one_short_line():
     with pytest.raises(DataError) as caught, bad_file_refused("a.png", "is no image", "mend it"):
         raise KeyError("x\n" * 1000)

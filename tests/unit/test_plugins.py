@@ -129,7 +129,6 @@ def test_a_plugin_whose_name_is_taken_is_named_too(installed, caplog):
     ("settings", "words"),
     [
         ({"backprop": "exact"}, "explicit_midpoint lists none"),
-        ({"normalization": "batch"}, "batch norm in a reversible block"),
         ({"backprop": "none"}, "unknown backprop mode"),
     ],
 )

@@ -65,7 +65,7 @@ def wrong_values(entry):
 
 @pytest.mark.parametrize(("cls", "entry"), ENTRIES)
 def test_what_a_setting_does_not_allow_is_refused_in_one_line_that_names_it(cls, entry):
-    called = f"({entry.name}|{entry.metadata['kind']})"
+    called = rf"({cls.section}\.{entry.name}|{entry.metadata['kind']})"
     for value in wrong_values(entry):
         with pytest.raises(ConfigError, match=called) as caught:
             cls(**NEEDED[cls] | {entry.name: value})
@@ -100,7 +100,7 @@ def test_numbers_of_numpy_are_stored_as_pythons(cls, entry):
         if entry.name in ("turn", "zoom", "intensity"):
             extra = {"name": "segmented", "patch": 1}
         of_sounds = ("seconds", "rate", "emphasis", "gain", "colour", "hiss")
-        if cls.section == "data" and entry.name in of_sounds:
+        if cls is DataConfig and entry.name in of_sounds:
             extra = {"name": "sounds", "seconds": 1.0, "rate": 8000, "flip": False}
         found = getattr(cls(**NEEDED[cls] | extra | {entry.name: number}), entry.name)
         json.dumps(found)

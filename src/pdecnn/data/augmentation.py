@@ -106,7 +106,7 @@ class Augmentation(Settings):
     `change_colours` comes before images are standardised, `augment` and `cut_out` after it.
     """
 
-    section = "augmentation"
+    section = "data"
     flip: bool | Literal["alternate"] = setting(
         True,
         "Mirror the last axis with probability 1/2; 'alternate': every image in every other epoch, "

@@ -380,8 +380,10 @@ def balanced_split(
         raise ConfigError(f"the held-out fraction must be in (0, 1), found {held_out}")
     num_held_out = _share(num_labels, held_out) if isinstance(held_out, float) else held_out
     if not 0 < num_held_out < num_labels:
+        is_setting = isinstance(held_out, float) and purpose == "validation"
+        remedy = "set data.validation_fraction for" if is_setting else "choose"
         raise ConfigError(
-            f"holding out {num_held_out} of {num_labels} images leaves one part empty; choose "
+            f"holding out {num_held_out} of {num_labels} images leaves one part empty; {remedy} "
             f"1 to {num_labels - 1}"
         )
     if groups is None:

@@ -55,19 +55,23 @@ class LevelsConfig(Settings):
         given = {name: values for name, values in given.items() if values is not None}
         if self.level_epochs is None:
             for name in given:
-                raise ConfigError(f"{name} needs level_epochs: how long is each level?")
+                raise ConfigError(
+                    f"training.{name} needs training.level_epochs: how long is each level?"
+                )
             return
         if not given:
-            raise ConfigError("level_epochs needs level_sizes, level_steps or both")
+            raise ConfigError(
+                "training.level_epochs needs training.level_sizes, training.level_steps or both"
+            )
         for name, values in given.items():
             assert values is not None
             if len(values) != self.num_levels:
                 raise ConfigError(
-                    f"{name} must have one number for each of {self.num_levels} levels"
+                    f"training.{name} must have one number for each of {self.num_levels} levels"
                 )
             if any(fine % coarse for coarse, fine in pairwise(values)):
                 raise ConfigError(
-                    f"each of {name} must be a multiple of the one before, found {values}"
+                    f"each of training.{name} must be a multiple of the one before, found {values}"
                 )
 
     @property
@@ -94,16 +98,16 @@ class LevelsConfig(Settings):
         if self.level_sizes is not None:
             if size[-1] != self.level_sizes[-1]:
                 raise ConfigError(
-                    f"the last of level_sizes must be the images' own width {size[-1]}, found "
-                    f"{self.level_sizes}"
+                    f"the last of training.level_sizes must be the images' own width {size[-1]}, "
+                    f"found {self.level_sizes}"
                 )
             factor = self.level_sizes[-1] // self.level_sizes[0]
             preprocessing = replace(preprocessing, pooling=factor * preprocessing.pooling)
         if self.level_steps is not None:
             if set(network.block_num_steps) != {self.level_steps[-1]}:
                 raise ConfigError(
-                    f"the last of level_steps must be network.num_steps={network.num_steps}, "
-                    f"found {self.level_steps}"
+                    f"the last of training.level_steps must be "
+                    f"network.num_steps={network.num_steps}, found {self.level_steps}"
                 )
             factor = self.level_steps[-1] // self.level_steps[0]
             sizes = tuple(factor * step_size for step_size in network.block_step_sizes)

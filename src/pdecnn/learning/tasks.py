@@ -54,7 +54,7 @@ Score = Callable[[Callable[[], None]], Tensor]
 class TaskConfig(Settings):
     """What a network is trained for."""
 
-    section, prefix = "task", "task."
+    section = "task"
     name: str = setting(
         "classification",
         "'classification': a class for each sample; 'regression': numbers for each pixel; "
@@ -223,7 +223,9 @@ def check_class_weights(config: ObjectiveConfig, num_classes: int) -> None:
     """Refuse class weights for another number of classes."""
     weights = config.class_weights
     if weights is not None and len(weights) != num_classes:
-        raise ConfigError(f"class_weights has {len(weights)} entries for {num_classes} classes")
+        raise ConfigError(
+            f"training.class_weights has {len(weights)} entries for {num_classes} classes"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -89,11 +89,9 @@ class Trainer:
         if patches is not None:
             patches.check_fit(train)
         self.task, self.patches = task, patches
-        if validation is None and config.patience is not None:
-            raise ConfigError(
-                f"patience={config.patience} needs validation, and there is none; leave out "
-                f"training.patience, or set data.validation_fraction above 0"
-            )
+        if validation is None:
+            for name in ("patience", "ties"):
+                config.refuse_unused(name, "without validation (data.validation_fraction=0)")
         config.check_first_level(network)
         device = network.weight.device
         self.config = config
@@ -111,9 +109,8 @@ class Trainer:
         self.steps_per_epoch = self.num_samples // config.batch_size
         if self.steps_per_epoch == 0:
             raise ConfigError(
-                f"batch_size={config.batch_size} is larger than the {self.num_samples} training "
-                f"{network.subject}s; lower training.batch_size or raise "
-                f"data.fraction"
+                f"training.batch_size={config.batch_size} is larger than the {self.num_samples} "
+                f"training {network.subject}s; lower it, or raise data.fraction"
             )
         _check_share(config, ranks, network.num_classes)
         self._assemble(network, None if config.average_decay is None else deepcopy(network))
@@ -471,20 +468,21 @@ def _check_share(config: TrainingConfig, ranks: Ranks, num_classes: int) -> None
     parts = f" in {accumulation} parts" if accumulation > 1 else ""
     if batch_size % (accumulation * ranks.size):
         raise ConfigError(
-            f"batch_size={batch_size}{parts} cannot be divided among {ranks.size} ranks; "
-            f"set training.batch_size to a multiple of {accumulation * ranks.size}"
+            f"training.batch_size={batch_size}{parts} cannot be divided among {ranks.size} ranks; "
+            f"set it to a multiple of {accumulation * ranks.size}"
         )
     if config.mixup is None and config.cutmix is None:
         return
     if num_classes < 2:
         raise ConfigError(
-            f"mixup and cutmix mix the labels of two classes, found {num_classes}; leave them out"
+            f"training.mixup and training.cutmix mix the labels of two classes, found "
+            f"{num_classes}; leave them out"
         )
     if batch_size // (accumulation * ranks.size) % 2:
         raise ConfigError(
-            f"mixup and cutmix mix images in pairs, but batch_size={batch_size}{parts} gives each "
-            f"of {ranks.size} ranks an odd number at a time; set training.batch_size to a "
-            f"multiple of {2 * accumulation * ranks.size}"
+            f"training.mixup and training.cutmix mix images in pairs, but training.batch_size="
+            f"{batch_size}{parts} gives each of {ranks.size} ranks an odd number at a time; set it "
+            f"to a multiple of {2 * accumulation * ranks.size}"
         )
 
 

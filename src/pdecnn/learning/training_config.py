@@ -1,6 +1,6 @@
 """Every setting of a training, flat: its own and those of the parts it is made of."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import cos, pi
 from typing import Literal, get_args
 
@@ -56,12 +56,9 @@ class ObjectiveConfig(Settings):
     def check_together(self) -> None:
         """Refuse what the loss would ignore."""
         super().check_together()
-        for name, default in (("margin_offset", 0.0), ("temperature", 1.0)):
-            if self.loss != "cross_entropy" and getattr(self, name) != default:
-                raise ConfigError(
-                    f"{name} belongs to loss=cross_entropy; leave it out with loss={self.loss}, "
-                    f"found {getattr(self, name)}"
-                )
+        if self.loss != "cross_entropy":
+            for name in ("margin_offset", "temperature"):
+                self.refuse_unused(name, f"with training.loss={self.loss}")
 
 
 @documented
@@ -117,12 +114,11 @@ class ScheduleConfig(Settings):
         super().check_together()
         if self.schedule != "piecewise":
             return
-        if self.warmup:
-            raise ConfigError("warmup belongs to the schedules 'linear' and 'cosine'")
+        self.refuse_unused("warmup", "with training.schedule=piecewise")
         if len(self.phases) != len(self.learning_rates):
             raise ConfigError(
-                f"each phase needs a rate: found {len(self.phases)} phases and "
-                f"{len(self.learning_rates)} learning_rates"
+                f"each phase needs a rate: found {len(self.phases)} training.phases and "
+                f"{len(self.learning_rates)} training.learning_rates; set both to as many"
             )
 
     def learning_rate(self, step: int, *, steps_per_epoch: int, epochs: int) -> float:
@@ -199,20 +195,19 @@ class OptimizerConfig(Settings):
         """Refuse what the optimiser would ignore."""
         super().check_together()
         if len(self.betas) != 2:
-            raise ConfigError(f"betas must be two numbers, found {len(self.betas)}")
+            raise ConfigError(f"training.betas must be two numbers, found {len(self.betas)}")
         ignored = {
             "momentum": self.optimizer == "adamw",
             "momentum_convention": self.optimizer != "sgd",
             "betas": self.optimizer in ("sgd", "nesterov"),
         }
-        for entry in fields(OptimizerConfig):
-            value = getattr(self, entry.name)
-            if ignored.get(entry.name) and value != entry.default:
-                raise ConfigError(
-                    f"optimizer={self.optimizer} has no {entry.name}; leave it out, found {value}"
-                )
+        for name, is_ignored in ignored.items():
+            if is_ignored:
+                self.refuse_unused(name, f"with training.optimizer={self.optimizer}")
         if self.optimizer == "nesterov" and not self.momentum:
-            raise ConfigError("optimizer=nesterov needs a momentum above 0, found 0")
+            raise ConfigError(
+                "training.optimizer=nesterov needs training.momentum above 0, found 0"
+            )
 
 
 @documented
@@ -309,9 +304,10 @@ class TrainingConfig(
         super().check_together()
         if self.epochs < self.num_levels:
             raise ConfigError(
-                f"{self.num_levels} levels need as many epochs, found epochs={self.epochs}"
+                f"{self.num_levels} levels need as many epochs, found training.epochs={self.epochs}"
             )
         if self.batch_size % self.accumulation:
             raise ConfigError(
-                f"accumulation={self.accumulation} does not divide batch_size={self.batch_size}"
+                f"training.accumulation={self.accumulation} does not divide training.batch_size="
+                f"{self.batch_size}"
             )

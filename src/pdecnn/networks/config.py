@@ -143,15 +143,15 @@ class NetworkConfig(Settings):
         """Numbers for each block, names that are known, modes that the integrator has."""
         if len(self.channels) < 2:
             raise ConfigError(
-                f"channels must list the width of each block, then the last connector's output, "
-                f"so at least 2 numbers; found {self.channels!r}"
+                f"network.channels must list the width of each block, then the last connector's "
+                f"output, so at least 2 numbers; found {self.channels!r}"
             )
         for name in ("num_steps", "step_size", "hidden_channels"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != self.num_blocks:
                 raise ConfigError(
-                    f"{name} must be one value or one for each of {self.num_blocks} blocks, "
-                    f"found {value!r}"
+                    f"network.{name} must be one value or one for each of {self.num_blocks} "
+                    f"blocks, found {value!r}"
                 )
         resolve_activation(self.activation)
         resolve_layer(self.layer)
@@ -171,23 +171,27 @@ class NetworkConfig(Settings):
         is_padded = self.cell > self.smallest_size  # which is known from now on
         problems = {
             f"invertible connectors make 2^{self.dimension} channels of one, or one of them: all "
-            f"of channels must be the first times or divided by a power of {cells}, and none less "
-            f"than the first; found {self.channels}": invertible
+            f"of network.channels must be the first times or divided by a power of {cells}, and "
+            f"none less than the first; found {self.channels}": invertible
             and any(level is None or level < 0 for level in levels),
             "invertible connectors need network.pooling=space_to_depth, or haar": invertible
             and self.pooling == "average",
-            f"classifier={self.classifier!r} gives every pixel an answer: it needs "
-            f"network.connector=invertible and the last of channels equal to the first, found "
-            f"{self.channels}": self.is_field
+            f"network.classifier={self.classifier} gives every pixel an answer: it needs "
+            f"network.connector=invertible and the last of network.channels equal to the first, "
+            f"found {self.channels}": self.is_field
             and not (invertible and self.channels[-1] == self.channels[0]),
-            f"classifier={self.classifier!r} gives images: num_classes must be in_channels="
-            f"{self.in_channels}, found {self.num_classes}": self.classifier in CLOSINGS[1:]
+            f"network.classifier={self.classifier} gives images: network.num_classes must be "
+            f"network.in_channels={self.in_channels}, found {self.num_classes}": self.classifier
+            in CLOSINGS[1:]
             and self.num_classes != self.in_channels,
-            f"classifier={self.classifier!r} gives every pixel an answer: num_classes must be at "
-            f"least 1, found 0": self.is_field and self.num_classes == 0,
-            "classifier='transpose' is that of opening='pad'": self.classifier == "transpose"
+            f"network.classifier={self.classifier} gives every pixel an answer: "
+            f"network.num_classes must be at least 1, found 0": self.is_field
+            and self.num_classes == 0,
+            "network.classifier=transpose is that of network.opening=pad": self.classifier
+            == "transpose"
             and self.opening != "pad",
-            f"classifier={self.classifier!r} needs patch_size=1": self.classifier in CLOSINGS[:2]
+            f"network.classifier={self.classifier} needs network.patch_size=1": self.classifier
+            in CLOSINGS[:2]
             and self.patch_size > 1,
             "stable steps need network.boundary=zero, or reflect on one level": self.step_size
             == STABLE
@@ -201,19 +205,20 @@ class NetworkConfig(Settings):
         """Stable steps and bounded parts where they make sense, with what they need."""
         stable, bounded = self.step_size == STABLE, self.connector == "bounded"
         if isinstance(self.step_size, str) and not stable:
-            raise unknown_name("step_size", self.step_size, (STABLE,))
+            raise unknown_name("network.step_size", self.step_size, (STABLE,))
         size = self.certified_size
         if size is not None and len(size) == 1:
             object.__setattr__(self, "certified_size", size * self.dimension)
         elif size is not None and len(size) != self.dimension:
             raise ConfigError(
-                f"certified_size must be one number or {self.dimension}, one an axis, found {size}"
+                f"network.certified_size must be one number or {self.dimension}, one an axis, "
+                f"found {size}"
             )
         sized = stable or self.opening == "bounded" or self.classifier == "flat_unit_rows"
         problems = {
-            "train_step_size has factors before symmetric layers, and stable steps have a dt that "
-            "follows the weights: set network.layer=symmetric and numbers for network.step_size, "
-            "or leave train_step_size out": self.train_step_size
+            "network.train_step_size has factors before symmetric layers, and stable steps have a "
+            "dt that follows the weights: set network.layer=symmetric and numbers for "
+            "network.step_size, or leave network.train_step_size out": self.train_step_size
             and (stable or self.layer != "symmetric"),
             "stable steps are those of forward Euler with symmetric layers (Theorem 1): set "
             "network.integrator=forward_euler and network.layer=symmetric": stable
@@ -221,26 +226,26 @@ class NetworkConfig(Settings):
             "stable steps need layers without normalisation (Theorem 1): set "
             "network.normalization=bias, or none": stable
             and self.normalization not in ("none", "bias"),
-            "patch_size belongs to the openings 'pad' and 'bounded'": self.patch_size > 1
+            "network.patch_size belongs to network.opening=pad and bounded": self.patch_size > 1
             and self.opening in ("convolution", "linear"),
             f"{self.in_channels} channels of cells of {self.patch_size} pixels an axis do not fit "
-            f"into {self.channels[0]}, which opening='pad' only pads": self.opening == "pad"
+            f"into {self.channels[0]}, which network.opening=pad only pads": self.opening == "pad"
             and self.in_channels * self.patch_size**self.dimension > self.channels[0],
-            f"pooling={self.pooling!r} belongs to connector='bounded' or 'invertible'": self.pooling
-            != "average"
-            and self.connector == "batch_norm",
-            "the last of bounded connectors does nothing: the last two of channels must be equal, "
-            f"found {self.channels}": bounded and self.channels[-1] != self.channels[-2],
-            "stable steps, opening='bounded' and classifier='flat_unit_rows' need "
-            "certified_size, the largest size of images": sized and self.certified_size is None,
+            f"network.pooling={self.pooling} is for network.connector=bounded or "
+            f"invertible": self.pooling != "average" and self.connector == "batch_norm",
+            "the last of bounded connectors does nothing: the last two of network.channels must be "
+            f"equal, found {self.channels}": bounded and self.channels[-1] != self.channels[-2],
+            "stable steps, network.opening=bounded and network.classifier=flat_unit_rows need "
+            "network.certified_size, the largest size of images": sized
+            and self.certified_size is None,
         }
         for problem, is_there in problems.items():
             if is_there:
                 raise ConfigError(problem)
         if self.certified_size is not None and any(min(n) < 1 for n in self.block_sizes):
             raise ConfigError(
-                f"certified_size={self.certified_size} is too small for {self.num_blocks} blocks, "
-                f"which need {self.smallest_size}"
+                f"network.certified_size={self.certified_size} is too small for {self.num_blocks} "
+                f"blocks, which need {self.smallest_size}"
             )
 
     @property

@@ -33,6 +33,7 @@ from pdecnn.settings import (
     is_finite_number,
     same_setting,
     setting,
+    setting_text,
     value_types,
 )
 
@@ -48,7 +49,9 @@ _OF_CLASSES = (
     "temperature",
     "mixup",
     "cutmix",
+    "evaluation_batch_size",
 )
+"""Settings of a training that are for classes alone; fields are measured one by one."""
 CLASSIFYING = TaskConfig()
 VALIDATION_FRACTION = 0.2
 _USERS: dict[str, tuple[str, ...]] = {
@@ -68,7 +71,7 @@ Part = TypeVar("Part")
 class DataConfig(Settings):
     """Which images a run uses and what is done to them."""
 
-    section, prefix = "data", "data."
+    section = "data"
     name: str = setting(meaning="The data set, by name.", allowed=DATASETS, kind="data set")
     folder: str | None = setting(None, "Where it lies; None for data sets that need no files.")
     channels: int | None = setting(
@@ -376,11 +379,7 @@ class RunConfig:
             )
         if self.task.name != "classification":
             for name in _OF_CLASSES:
-                if getattr(self.training, name) != getattr(TrainingConfig(), name):
-                    raise ConfigError(
-                        f"training.{name} is for classes; leave it out for task.name="
-                        f"{self.task.name}"
-                    )
+                self.training.refuse_unused(name, f"with task.name={self.task.name}")
 
     @property
     def subject(self) -> str:
@@ -496,6 +495,12 @@ def run_config_from_dict(values: object) -> RunConfig:
             f"use the version of pdecnn that wrote it"
         )
     parts = {group: _part(group, cls, values[group], version) for group, cls in _CLASSES.items()}
+    # Runs of before may have what meant nothing to them and is refused today.
+    unused = {"ties"} if parts["data"].validation_fraction == 0 else set()
+    if parts["task"].name != CLASSIFYING.name:
+        unused.add("evaluation_batch_size")
+    defaults = {name: getattr(TrainingConfig(), name) for name in unused}
+    parts["training"] = replace(parts["training"], **defaults)
     return RunConfig(
         recipe=convert(values["recipe"], str, "recipe"),
         seed=convert(values["seed"], int, "seed"),
@@ -547,15 +552,7 @@ def assignment(config: RunConfig, key: str) -> str:
     """A setting of the config as `--set` takes it, e.g. 'training.epochs=5'."""
     group, _, name = key.partition(".")
     value = config.to_dict()[group]
-    return f"{key}={_text(value[name] if name else value)}"
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, list):
-        return ",".join(map(_text, value))
-    return value if isinstance(value, str) else json.dumps(value)
+    return f"{key}={setting_text(value[name] if name else value)}"
 
 
 def describe_settings(config: RunConfig | None = None) -> dict[str, dict[str, Any]]:
@@ -617,6 +614,9 @@ def _hint(group: str, name: str) -> Any:
 
 # ------------------------------------------------------------------ settings as text
 
+NONE = ("none", "None", "null")
+"""As `--set` says it, as Python and the meanings of settings do, and as config.json does."""
+
 
 def parse_assignment(text: str) -> tuple[str, Any]:
     """'training.epochs=5' -> ('training.epochs', 5); lists as [1,2] or 1,2; other text as it is."""
@@ -658,7 +658,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 def convert(value: Any, hint: Any, key: str) -> Any:
     """The value as the type of its field; a ConfigError names the key where it is not one."""
     options = value_types(hint)
-    if NoneType in options and (value is None or value == "none"):
+    if NoneType in options and (value is None or value in NONE):
         return None
     # A single number will do as a list of one, and names need no quotes: opening,blocks.
     items = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]

@@ -151,9 +151,9 @@ def test_the_smallest_images_are_reflected_too(size):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"flip": "alternating"}, "unknown flip 'alternating'; did you mean 'alternate'"),
+        ({"flip": "alternating"}, "unknown data.flip 'alternating'; did you mean 'alternate'"),
         ({"flip": 1}, "flip must be true, false or 'alternate', found 1"),
-        ({"padding_mode": "zeros"}, "unknown padding_mode 'zeros'; did you mean 'zero'"),
+        ({"padding_mode": "zeros"}, "unknown data.padding_mode 'zeros'; did you mean 'zero'"),
     ],
 )
 def test_words_that_are_not_known_are_refused(settings, message):

@@ -173,8 +173,11 @@ def test_an_infinite_error_is_a_number_in_json(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"reversal_guard": "swich"}, "unknown reversal_guard 'swich'; did you mean 'switch'"),
-        ({"reversal_guard": True}, "unknown reversal_guard True"),
+        (
+            {"reversal_guard": "swich"},
+            "unknown training.reversal_guard 'swich'; did you mean 'switch'",
+        ),
+        ({"reversal_guard": True}, "unknown training.reversal_guard True"),
         ({"reversal_tolerance": 0}, "reversal_tolerance must be a positive number"),
         ({"reversal_interval": 0}, "reversal_interval must be a whole number of at least 1"),
     ],

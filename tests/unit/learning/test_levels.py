@@ -68,8 +68,11 @@ def test_levels_are_scaled_to_the_epochs_and_none_is_missing(lengths, epochs, ex
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"level_sizes": (4, 8)}, "level_sizes needs level_epochs"),
-        ({"level_epochs": (1, 1)}, "level_epochs needs level_sizes, level_steps or both"),
+        ({"level_sizes": (4, 8)}, "training.level_sizes needs training.level_epochs"),
+        (
+            {"level_epochs": (1, 1)},
+            "training.level_epochs needs training.level_sizes, training.level",
+        ),
         ({"level_epochs": (1, 0), "level_sizes": (4, 8)}, "level_epochs must be a number in"),
         ({"level_epochs": (1, 1), "level_sizes": (4, 8, 16)}, "one number for each of 2 levels"),
         ({"level_epochs": (1, 1), "level_sizes": 8}, "one number for each of 2 levels"),

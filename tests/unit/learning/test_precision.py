@@ -73,5 +73,6 @@ def test_auto_is_float32_on_a_cpu():
 
 
 def test_promise_19_float16_is_refused():
-    with pytest.raises(ConfigError, match="unknown precision 'float16'; did you mean 'bfloat16'"):
+    wanted = r"unknown training\.precision 'float16'; did you mean 'bfloat16'"
+    with pytest.raises(ConfigError, match=wanted):
         TrainingConfig(precision="float16")

@@ -171,11 +171,11 @@ def test_smooth_schedules_take_the_first_rate_as_peak_and_no_phases(schedule):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"learning_rates": (0.1, 0.2)}, "3 phases and 2 learning_rates"),
-        ({"learning_rates": 0.1}, "3 phases and 1 learning_rates"),
+        ({"learning_rates": (0.1, 0.2)}, "3 training.phases and 2 training.learning_rates"),
+        ({"learning_rates": 0.1}, "3 training.phases and 1 training.learning_rates"),
         ({"phases": (1e308, 1e308, 1)}, "phases must be a number in"),
         ({"learning_rates": (1e39, 1, 1)}, "learning_rates must be a number in"),
-        ({"warmup": 0.1}, "belongs to the schedules"),
+        ({"warmup": 0.1}, "warmup has no use with training.schedule=piecewise"),
     ],
 )
 def test_bad_schedules_are_refused(settings, message):

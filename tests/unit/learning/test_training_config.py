@@ -84,7 +84,9 @@ def test_the_settings_are_those_of_its_parts_and_its_own():
 
 
 def test_accumulation_must_divide_the_batch():
-    with pytest.raises(ConfigError, match="accumulation=4 does not divide batch_size=125"):
+    with pytest.raises(
+        ConfigError, match=r"accumulation=4 does not divide training\.batch_size=125"
+    ):
         TrainingConfig(accumulation=4)
     assert TrainingConfig(accumulation=5).accumulation == 5
 
@@ -106,16 +108,23 @@ def test_the_parts_check_themselves(cls, settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"optimizer": "adamw", "momentum": 0.95}, "optimizer=adamw has no momentum; leave it out"),
-        ({"optimizer": "adamw", "momentum_convention": "rate_outside"}, "no momentum_convention"),
-        ({"optimizer": "muon", "momentum_convention": "rate_outside"}, "no momentum_convention"),
-        ({"optimizer": "nesterov", "momentum_convention": "rate_outside"}, "no momentum_conv"),
-        ({"optimizer": "nesterov", "momentum": 0}, "nesterov needs a momentum above 0"),
-        ({"optimizer": "nesterov", "betas": (0.9, 0.99)}, "optimizer=nesterov has no betas"),
-        ({"betas": (0.8, 0.99)}, "optimizer=sgd has no betas; leave it out, found"),
+        (
+            {"optimizer": "adamw", "momentum": 0.95},
+            "momentum has no use with training.optimizer=adamw",
+        ),
+        ({"optimizer": "adamw", "momentum_convention": "rate_outside"}, "convention has no use"),
+        ({"optimizer": "muon", "momentum_convention": "rate_outside"}, "convention has no use"),
+        ({"optimizer": "nesterov", "momentum_convention": "rate_outside"}, "convention has no use"),
+        ({"optimizer": "nesterov", "momentum": 0}, "nesterov needs training.momentum above 0"),
+        (
+            {"optimizer": "nesterov", "betas": (0.9, 0.99)},
+            "training.betas has no use with training.optimizer=nesterov, found 0.9,0.99; leave it "
+            "out, or where the recipe has it pass --set training.betas=0.9,0.999",
+        ),
+        ({"betas": (0.8, 0.99)}, "betas has no use with training.optimizer=sgd, found 0.8,0.99"),
         ({"optimizer": "adamw", "betas": (0.9,)}, "betas must be two numbers, found 1"),
         ({"optimizer": "adamw", "betas": (0.9, 1.0)}, r"betas must be a number in \[0, 1\)"),
-        ({"optimizer": "adam"}, "unknown optimizer 'adam'; did you mean 'adamw'"),
+        ({"optimizer": "adam"}, "unknown training.optimizer 'adam'; did you mean 'adamw'"),
         ({"weight_decay": -1}, "weight_decay must be a number of at least 0"),
     ],
 )

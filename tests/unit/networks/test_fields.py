@@ -241,10 +241,13 @@ def test_stable_steps_between_an_opening_and_its_transpose_expand_no_distance():
         ({"channels": (4, 8, 4)}, "a power of 4"),
         ({"channels": (16, 4, 16)}, "none less than the first"),
         ({"pooling": "average"}, "pooling=space_to_depth"),
-        ({"channels": (4, 16, 16)}, "the last of channels equal to the first"),
+        ({"channels": (4, 16, 16)}, "the last of network.channels equal to the first"),
         ({"connector": "batch_norm", "pooling": "average"}, "connector=invertible"),
-        ({"classifier": "residual", "num_classes": 3}, "num_classes must be in_channels=2"),
-        ({"classifier": "transpose"}, "opening='pad'"),
+        (
+            {"classifier": "residual", "num_classes": 3},
+            "network.num_classes must be network.in_channels=2",
+        ),
+        ({"classifier": "transpose"}, "network.opening=pad"),
         ({"opening": "pad", "patch_size": 2, "channels": (8, 8)}, "patch_size=1"),
     ],
 )

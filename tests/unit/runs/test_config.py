@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 import pdecnn.runs.config as config_module
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.errors import ConfigError
-from pdecnn.runs.config import FORMAT_VERSION, REMOVED, differing_keys, run_config_from_dict
+from pdecnn.runs.config import (
+    FORMAT_VERSION,
+    NONE,
+    REMOVED,
+    assignment,
+    describe_settings,
+    differing_keys,
+    parse_assignment,
+    run_config_from_dict,
+)
 from pdecnn.runs.recipes import list_recipes, recipe
 
 # One range of valid values for each of these keys; any choice of keys must fit together.
@@ -23,7 +32,7 @@ VALUES = {
     "network.activation": st.sampled_from(["relu", "tanh"]),
     "network.share_weights": st.booleans(),
     "network.backprop": st.sampled_from(["stored", "checkpointed"]),
-    "data.folder": st.none() | st.text(min_size=1).filter(lambda text: text != "none"),
+    "data.folder": st.none() | st.text(min_size=1).filter(lambda text: text not in NONE),
     "data.size": st.none() | st.integers(1, 500),
     "data.fraction": st.floats(0, 1, exclude_min=True),
     "data.validation_fraction": st.floats(0.01, 0.99),
@@ -78,6 +87,33 @@ def test_a_missing_setting_means_what_it_meant_in_the_version_that_wrote_the_fil
     del values["format_version"]  # as before there was one
     assert run_config_from_dict(values).training.ties == "first"
     assert "ties" not in values["training"]
+
+
+def test_a_setting_that_an_old_file_has_means_what_it_says():
+    values = recipe("hamiltonian_digits").to_dict()
+    said = {"ties": "loss", "optimizer": "muon", "weight_decay": 0.1, "mixup": 0.4}
+    values["training"] |= said
+    values["data"] |= {"cutout": 3, "padding": 0.1, "padding_mode": "reflect"}
+    for version in range(FORMAT_VERSION + 1):
+        config = run_config_from_dict(values | {"format_version": version})
+        assert {name: getattr(config.training, name) for name in said} == said
+        assert (config.data.cutout, config.data.padding_mode) == (3, "reflect")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("hamiltonian_cifar10_tuned", "ties", "first"),
+        ("hamiltonian_denoising", "evaluation_batch_size", 4),
+    ],
+)
+def test_what_meant_nothing_to_a_run_of_before_does_not_close_it(name, setting, value):
+    values = recipe(name).to_dict()
+    assert values["training"][setting] != value
+    values["training"][setting] = value
+    for version in range(FORMAT_VERSION + 1):
+        found = run_config_from_dict(values | {"format_version": version})
+        assert found.training == recipe(name).training
 
 
 def test_of_several_changes_of_a_default_the_first_after_the_file_counts(monkeypatch):
@@ -146,6 +182,18 @@ def test_every_recipe_survives_json():
 def test_an_unknown_setting_gets_the_nearest_key(key, nearest):
     with pytest.raises(ConfigError, match=f"unknown setting '{key}'; did you mean '{nearest}'"):
         recipe("hamiltonian_digits").with_settings({key: 1})
+
+
+@pytest.mark.parametrize("word", ["none", "None", "null"])
+def test_none_is_typed_as_files_and_meanings_say_it(word):
+    """data.channels=null, as config.json has it, was no whole number."""
+    keys = (*(key for key, row in describe_settings().items() if "none" in row["type"].split()),)
+    assert {"data.channels", "data.group", "training.clip_norm", "task.loss"} < set(keys)
+    for key in keys:
+        config = recipe("hamiltonian_digits").with_settings(
+            dict([parse_assignment(f"{key}={word}")])
+        )
+        assert assignment(config, key) == f"{key}=none"
 
 
 @pytest.mark.parametrize("key", ["", "recipe", "network", "training", "zzz", "a.b.c", "training."])
