@@ -8,7 +8,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from pdecnn.errors import ConfigError
 from pdecnn.learning.training_config import OptimizerConfig
-from pdecnn.learning.update_rules import RULES, State
+from pdecnn.learning.update_rules import RULES, State, Tensors
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import Convolution
@@ -215,11 +215,11 @@ class MovingAverage:
     @torch.no_grad()
     def update_(self, accepted: Tensor | None = None) -> None:
         """Take the weights in; where `accepted` (0-dim, bool) is false nothing changes."""
-        share: float | Tensor = 1 - self.decay
-        if accepted is not None:
-            share = accepted.to(self.averages[0].dtype) * share
-        changes = torch._foreach_sub(self.weights, self.averages)
-        torch._foreach_mul_(changes, share)
+        changes: Tensors = torch._foreach_sub(self.weights, self.averages)
+        torch._foreach_mul_(changes, 1 - self.decay)
+        if accepted is not None:  # a factor of 0 would leave what is not finite as it is
+            chosen = torch.where(accepted, flatten(changes), 0)
+            changes = unflatten(chosen, self.averages)
         torch._foreach_add_(self.averages, changes)
         if self.counts:
             torch._foreach_copy_(self.counts, self.counted)

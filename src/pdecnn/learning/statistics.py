@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from pdecnn.errors import ConfigError
 from pdecnn.learning.metrics import compute_scores
+from pdecnn.learning.optimizer import flatten, unflatten
 from pdecnn.learning.step import TrainingStep
 from pdecnn.networks.network import Network
 from pdecnn.pde.grid import deferred_checks
@@ -83,13 +84,14 @@ class ReestimatedStatistics:
             for statistic in (norm.running_mean, norm.running_var)
             if statistic is not None
         ]
-        self.sums = [torch.zeros_like(s, dtype=step.sums.dtype) for s in self.statistics]
+        self.sums = torch.zeros_like(flatten(self.statistics), dtype=step.sums.dtype)
+        self.num_parts = step.sums.new_zeros(())
         self.row = torch.zeros(1, dtype=torch.int64, device=step.sums.device)
 
     @property
     def state(self) -> list[Tensor]:
         """Every tensor that taking in a batch changes."""
-        return [*self.own, *self.sums, self.row]
+        return [*self.own, self.sums, self.num_parts, self.row]
 
     @torch.no_grad()
     def take_batch(self) -> None:
@@ -99,7 +101,13 @@ class ReestimatedStatistics:
         with deferred_checks(), no_memory(self.norms):
             for batch in step.parts(self.row):
                 compute_scores(self.network, batch[0], step.config.precision)
-                torch._foreach_add_(self.sums, self.statistics)
+                # Of a batch that training throws away no trace, which NaN would leave for good.
+                met = flatten(self.statistics)
+                finite = met.isfinite().all()
+                met = torch.where(finite, met, 0)
+                torch._foreach_copy_(self.statistics, unflatten(met, self.statistics))
+                self.sums.add_(met)
+                self.num_parts.add_(finite)
         self.row.add_(1)
 
     @torch.no_grad()
@@ -111,13 +119,12 @@ class ReestimatedStatistics:
         torch._foreach_copy_(self.own, self.source)
         for part in following(self.network):
             part.refresh()
-        for total in self.sums:
-            total.zero_()
-        self.row.zero_()
+        for tensor in (self.sums, self.num_parts, self.row):
+            tensor.zero_()
         for number in range(self.num_batches):
             before(number)
             launch()
-        torch._foreach_div_(self.sums, self.num_batches * self.training_step.config.accumulation)
-        torch._foreach_copy_(self.statistics, self.sums)
+        means = unflatten(self.sums / self.num_parts, self.statistics)
+        torch._foreach_copy_(self.statistics, means)
         for own, source in self.counts:
             own.copy_(source)

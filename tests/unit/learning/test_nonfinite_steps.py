@@ -1,11 +1,14 @@
 """Steps that are not finite reach nothing, are counted, and in a row end the training."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import training_batches
 from pdecnn.errors import DivergedError
+from pdecnn.learning.capture import compiled_step
 from tests.unit.learning.trainings import (
     Poisoned,
     assert_same_bits,
@@ -42,30 +45,62 @@ def test_promise_18_a_nan_in_one_image_reaches_nothing(precision, accumulation):
     assert trainer.progress.nonfinite_steps == 1
 
 
-@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("way", ["cpu", "gpu", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw", "muon"])
 @pytest.mark.parametrize("step", [0, 1])
-def test_what_an_optimizer_keeps_stays_where_a_gradient_is_not_finite(optimizer, gated, step):
-    """Velocities, means and the number of steps, before the first step too."""
-    trainer = make_trainer(optimizer=optimizer, weight_decay=0.1, max_nonfinite_steps=3)
-    trainer._step.gated = gated
+def test_what_a_training_keeps_stays_where_a_gradient_is_not_finite(optimizer, way, step):
+    """Velocities, means, numbers of steps, statistics and the average; before any step too."""
+    trainer = make_trainer(
+        make_network("second_order", normalization="batch"),
+        optimizer=optimizer,
+        weight_decay=0.0 if optimizer == "sgd" else 0.1,
+        average_decay=0.8,
+        accumulation=2,
+        mixup=0.4,
+        cutmix=1.0,
+        max_nonfinite_steps=3,
+    )
+    trainer._step.gated = way != "cpu"
     trainer.begin_epoch()
-    for _ in range(step):
+    torch._dynamo.reset()
+    with compiled_step(trainer._step, "eager") if way == "compiled" else nullcontext():
+        for _ in range(step):
+            trainer.step()
+        before = snapshot(trainer)
+        bias = trainer.network.classifier.bias
+        hook = bias.register_hook(lambda gradient: gradient * float("nan"))
         trainer.step()
-    before = snapshot(trainer)
-    hook = trainer.network.classifier.bias.register_hook(lambda gradient: gradient * float("nan"))
-    trainer.step()
-    assert_same_bits(snapshot(trainer), before)
-    hook.remove()
-    trainer.step()
+        assert_same_bits(snapshot(trainer), before)
+        hook.remove()
+        trainer.step()
     trainer.synchronize()
     assert (trainer.progress.nonfinite_steps, trainer.progress.batch) == (1, step + 2)
     states = trainer.optimizer.named_states(trainer.network)
     counts = [int(tensor) for name, tensor in states.items() if name.startswith("step/")]
     assert set(counts) == ({step + 1} if optimizer in ("adamw", "muon") else set())
-    assert not torch.equal(
-        snapshot(trainer)["weights/classifier.bias"], before["weights/classifier.bias"]
-    )
+    after = snapshot(trainer)
+    for name in ("weights/classifier.bias", "average/classifier.bias"):
+        assert not torch.equal(after[name], before[name])
+    counted = "connectors.0.normalization.num_batches_tracked"
+    assert {int(after[f"{group}/{counted}"]) for group in ("weights", "average")} == {
+        2 * (step + 1)
+    }
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_no_number_stays_out_of_the_average(gated, value):
+    trainer = make_trainer(average_decay=0.8, max_nonfinite_steps=1)
+    trainer._step.gated = gated
+    trainer.begin_epoch()
+    with torch.no_grad():
+        trainer.network.classifier.bias[1] = value
+    before = {name: tensor.clone() for name, tensor in trainer.average.state_dict().items()}
+    trainer.step()
+    trainer.synchronize()
+    assert trainer.progress.nonfinite_steps == 1
+    assert_same_bits(trainer.average.state_dict(), before)
 
 
 def test_divergence_names_step_rate_and_largest_weight():

@@ -1,8 +1,11 @@
 """Re-estimated statistics: those of the weights validated, saved with them, and no one else's."""
 
+from math import isfinite
+
 import pytest
 import torch
 
+from pdecnn.data.image_set import training_batches
 from pdecnn.errors import ConfigError
 from pdecnn.learning import evaluate_network
 from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint
@@ -10,6 +13,7 @@ from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import deserialize
 from pdecnn.networks.registry import create_model
 from tests.unit.learning.trainings import (
+    Poisoned,
     Stop,
     assert_same_bits,
     digits,
@@ -54,7 +58,7 @@ def expected_statistics(trainer, network):
                 network(batch[0])
     for hook in hooks:
         hook.remove()
-    return [torch.stack(found).mean(0) for found in met]
+    return [torch.stack(found).nanmean(0) for found in met]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +71,21 @@ def test_statistics_are_means_over_the_batches_of_the_epoch(settings):
     source = trainer.network if trainer.average is None else trainer.average
     trainer.progress.epoch = 0
     for norm, (mean, variance) in zip(found, expected_statistics(trainer, source), strict=True):
+        torch.testing.assert_close(norm.running_mean.double(), mean, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(norm.running_var.double(), variance, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_batch_that_is_thrown_away_leaves_no_trace_in_them(place):
+    index = int(training_batches(62, 20, seed=0, epoch=0)[place][4])
+    trainer = trainer_of(epochs=1, augmentation=Poisoned(index), max_nonfinite_steps=1)
+    (report,) = run(trainer)
+    assert report.nonfinite_steps == 1
+    assert isfinite(report.validation_loss)
+    found = [c.normalization for c in trainer.evaluated.connectors]
+    trainer.progress.epoch = 0
+    expected = expected_statistics(trainer, trainer.network)
+    for norm, (mean, variance) in zip(found, expected, strict=True):
         torch.testing.assert_close(norm.running_mean.double(), mean, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(norm.running_var.double(), variance, rtol=1e-4, atol=1e-5)
 
