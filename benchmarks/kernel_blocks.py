@@ -2,7 +2,9 @@
 `fast/kernels/symmetric_shear.py` and `fast/kernels/stages.py` were chosen from.
 
     python benchmarks/kernel_blocks.py [--seconds 60] [--shapes 125x16x32,8x4x64^3]
-        [--stages 125x3x32x32,1000x64x112x16]
+        [--stages 125x3x32x32,1000x64x112x16] [--jobs 15]
+
+With more than one job all candidates are compiled first, side by side.
 
 Needs a CUDA device. A shape is images x channels x side, of volumes side^3; that of a stage images
 x channels x new channels x side: of an opening from at most 16 channels, else of a connector that
@@ -12,10 +14,12 @@ take at 4.3 TB/s.
 """
 
 import argparse
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from itertools import product
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -32,6 +36,7 @@ STAGES = ",".join(
     for images in (125, 1000)
     for stage in ("3x32x32", "32x64x32", "64x112x16", "112x112x8")
 )
+NUM_STAGES = [1, 2, 3, 4]
 EPSILON = 1e-3
 BYTES_A_MICROSECOND = 4.3e6
 
@@ -104,11 +109,11 @@ def make_calls(
 def candidates(entry: str, padded: int) -> list[kernels.Blocks]:
     """Blocks worth trying: enough registers for the tile, wide enough for the matrix unit."""
     if entry == "stencil_gradient":
-        sizes = product((32, 64, 128), (64, 128, 256), (4, 8), (1, 2, 3, 4))
+        sizes = product((32, 64, 128), (64, 128, 256), (4, 8), NUM_STAGES)
         tile = lambda blocks: padded * blocks.width  # noqa: E731
     else:
         widths = [width for width in (16, 32, 64) if width <= padded][-2:]
-        sizes = product((64, 128, 256), widths, (4, 8), (1, 2, 3, 4))
+        sizes = product((64, 128, 256), widths, (4, 8), NUM_STAGES)
         tile = lambda blocks: padded * blocks.pixels  # noqa: E731
     blocks = (kernels.Blocks(*size) for size in sizes)
     return [block for block in blocks if tile(block) // (32 * block.num_warps) <= 128]
@@ -181,15 +186,50 @@ def stage_candidates(entry: str, padded: int) -> list[stages.Blocks]:
     return [block for block, numbers in zip(blocks, held, strict=True) if 8 <= numbers <= 64]
 
 
-def time_calls(
-    shape: str,
-    calls: dict[str, tuple[str, Callable[[], Any]]],
-    table: dict[str, dict[int, Any]],
-    padded: int,
-    candidates: Callable[[str, int], list[Any]],
-    seconds: float,
-) -> None:
+class Shape(NamedTuple):
+    """What is tried at a shape."""
+
+    name: str
+    calls: dict[str, tuple[str, Callable[[], Any]]]
+    table: dict[str, dict[int, Any]]
+    padded: int
+    candidates: Callable[[str, int], list[Any]]
+
+
+def shapes_of(options: argparse.Namespace) -> Iterator[Shape]:
+    """All that the options name."""
+    for shape in filter(None, options.shapes.split(",")):
+        num_images, channels, side = shape.split("x")
+        size = (int(side.removesuffix("^3")),) * (3 if side.endswith("^3") else 2)
+        calls = make_calls(int(num_images), int(channels), size)
+        padded = kernels._padded(int(channels) * pixels_as_one(int(channels), size))
+        table = kernels._BLOCKS if len(size) == 2 else kernels._VOLUME_BLOCKS
+        yield Shape(shape, calls, table, padded, candidates)
+    for shape in filter(None, options.stages.split(",")):
+        num_images, channels, new_channels, side = map(int, shape.split("x"))
+        stage_calls = make_stage_calls(num_images, channels, new_channels, side)
+        padded = max(
+            map(kernels._padded, (9 * channels if channels <= 16 else channels, new_channels))
+        )
+        yield Shape(shape, stage_calls, stages._BLOCKS, padded, stage_candidates)
+
+
+def compile_share(options: argparse.Namespace, share: int) -> None:
+    """Compile each of so many candidates, from the one at that place on; nothing runs."""
+    place = 0
+    for _, calls, table, padded, candidates in shapes_of(options):
+        for entry, call in calls.values():
+            for blocks in candidates(entry, padded) if entry else ():
+                place += 1
+                if place % options.jobs == share:
+                    table[entry][padded] = blocks
+                    with kernels.rehearsal(torch.device("cuda")):
+                        call()
+
+
+def time_calls(tried: Shape, seconds: float) -> None:
     """Print the best blocks of each kernel, as many as can be tried in so many seconds."""
+    shape, calls, table, padded, candidates = tried
     share = seconds / len(calls)
     for name, (entry, call) in calls.items():
         if not entry:
@@ -219,21 +259,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="for each shape")
     parser.add_argument("--shapes", default=SHAPES, help="of blocks; '' for none")
     parser.add_argument("--stages", default=STAGES, help="'' for none")
+    parser.add_argument("--num-stages", type=int, nargs="+", default=NUM_STAGES)
+    parser.add_argument("--jobs", type=int, default=1, help="that compile")
+    parser.add_argument("--share", type=int, help="only compile what is this job's")
     options = parser.parse_args()
-    for shape in filter(None, options.shapes.split(",")):
-        num_images, channels, side = shape.split("x")
-        size = (int(side.removesuffix("^3")),) * (3 if side.endswith("^3") else 2)
-        calls = make_calls(int(num_images), int(channels), size)
-        padded = kernels._padded(int(channels) * pixels_as_one(int(channels), size))
-        table = kernels._BLOCKS if len(size) == 2 else kernels._VOLUME_BLOCKS
-        time_calls(shape, calls, table, padded, candidates, options.seconds)
-    for shape in filter(None, options.stages.split(",")):
-        num_images, channels, new_channels, side = map(int, shape.split("x"))
-        stage_calls = make_stage_calls(num_images, channels, new_channels, side)
-        padded = max(
-            map(kernels._padded, (9 * channels if channels <= 16 else channels, new_channels))
-        )
-        time_calls(shape, stage_calls, stages._BLOCKS, padded, stage_candidates, options.seconds)
+    NUM_STAGES[:] = options.num_stages
+    if options.share is not None:
+        compile_share(options, options.share)
+        return
+    if options.jobs > 1:
+        again = [sys.executable, *sys.argv]
+        compilers = [
+            subprocess.Popen([*again, "--share", str(share)]) for share in range(options.jobs)
+        ]
+        for compiler in compilers:
+            compiler.wait()
+    for shape in shapes_of(options):
+        time_calls(shape, options.seconds)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ A kernel takes a convolution together with all that is pointwise around it, so t
 convolutions read is a bfloat16 copy that the kernel before has left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -34,6 +36,13 @@ from pdecnn.pde.integrators import (
     State,
     Verlet,
 )
+
+BESIDE = False
+"""Whether a graph has the gradients of stencils on a branch of their own."""
+LATE = False
+"""Whether that branch joins at the end of `joined_late` instead of the end of each block."""
+LAZY = False
+"""Whether components that begin at zero are not read before, nor written after they are used."""
 
 
 class Update(NamedTuple):
@@ -79,14 +88,21 @@ class Plan:
         missing = self.num_components - self.parts
         return [*features.chunk(self.parts, 1), *[None] * missing]
 
-    def begin(self, inputs: State) -> State:
-        """The state at the start."""
+    def begin(self, inputs: State, *, lazy: bool) -> State:
+        """The state at the start; if `lazy` what is zero is not written."""
         if self.parts is None:
             return inputs
         known = [part for part in self.split(inputs) if part is not None]
         if self.grid is not None:  # bfloat16 numbers stay such, since a grid is of powers of two
             known = list(map(self.grid.round, known))
-        return (*known, *map(torch.zeros_like, known[: self.num_components - len(known)]))
+        make = torch.empty_like if lazy else torch.zeros_like
+        return (*known, *map(make, known[: self.num_components - len(known)]))
+
+    def is_used(self, component: int, updates: slice) -> bool:
+        """Whether some of the updates need a component, or whoever gets the outcome does."""
+        if self.parts is None or component < self.parts:
+            return True
+        return any(component in (u.target, u.source) for u in self.updates[updates])
 
     def taken_along(self, k: int, step: int) -> Update | None:
         """The neighbour of update k, +1 after or -1 before it, that its last kernel can do too.
@@ -359,21 +375,34 @@ class _WeightGradients:
     """Gradients of all layers' weights: parts of sums, added up a few layers at a time.
 
     One sum over several layers is one launch; all of them at once would take memory that grows
-    with the number of steps.
+    with the number of steps. In a graph the parts are computed on a second stream, beside the
+    gradients of the states, which do not wait for them and leave much of the device idle.
+    Outside of one the host would pay for that.
     """
 
     group_size = 6
 
-    def __init__(self, stencils: Tensor, pixels: int) -> None:
+    def __init__(self, stencils: Tensor, pixels: int, trained: Sequence[bool]) -> None:
         num_layers, *self.shape = stencils.shape
-        self.pixels = pixels
+        self.pixels, self.trained = pixels, trained
         self.stencils: list[Tensor | None] = [None] * num_layers
         self.affine: list[Tensor | None] = [None] * num_layers
         self.layers: list[int] = []
         self.stencil_parts: Tensor | None = None
         self.affine_parts: list[Tensor] = []
+        self.in_use: list[Tensor] = []
+        """What the second stream still reads: memory that is freed is the first one's at once."""
 
-    def add(
+    @contextmanager
+    def adding(self, layer: int, *given: Any) -> Iterator[None]:
+        """Add what one update gives: a branch before, all else after what is launched within."""
+        if BESIDE and self.trained[layer]:
+            self._add(layer, *given)
+        yield
+        if not BESIDE and self.trained[layer]:
+            self._add(layer, *given)
+
+    def _add(
         self,
         layer: int,
         stencil: Tensor,
@@ -382,26 +411,41 @@ class _WeightGradients:
         target_gradient: Tensor,
         factor: float,
     ) -> None:
-        """Add what one update gives."""
+        if len(self.layers) == self.group_size:
+            self._add_up()
         if self.stencil_parts is None:
             shape = (self.group_size, *kernels.stencil_gradient_shape(source, stencil))
             self.stencil_parts = source.new_empty(shape, dtype=torch.float32)
-        kernels.stencil_gradient_parts(
-            found.gradient,
-            source,
-            found.activated,
-            target_gradient,
-            factor,
-            out=self.stencil_parts[len(self.layers)],
-        )
+        with _beside(source.device):
+            kernels.stencil_gradient_parts(
+                found.gradient,
+                source,
+                found.activated,
+                target_gradient,
+                factor,
+                out=self.stencil_parts[len(self.layers)],
+                chained=not BESIDE,
+            )
+        if _is_beside(source.device):
+            self.in_use += [found.gradient, source, found.activated, target_gradient]
         self.layers.append(layer)
         self.affine_parts.append(found.partial_sums)
-        if len(self.layers) == self.group_size:
+        if len(self.layers) == self.group_size and not LATE:  # else the last ones join late
             self._add_up()
 
-    def finish(self) -> list[Tensor | None]:
-        """The gradients of all stencils, then of all scales, then of all biases."""
-        self._add_up()
+    def finish(self, late: bool) -> list[Tensor | None]:
+        """The gradients of all stencils, then of all scales, then of all biases.
+
+        If they may come `late`, they are there after `joined_late` has ended, not before.
+        """
+        if late and self.stencil_parts is not None and self.layers:
+            assert _open is not None
+            earlier = [g for g in (*self.stencils, *self.affine) if g is not None]
+            _open.in_use += [*self.in_use, *self.affine_parts, self.stencil_parts, *earlier]
+            with _beside(self.stencil_parts.device):
+                self._sum()
+        else:
+            self._add_up()
         stencils = [None if g is None else g.movedim(-1, 1) for g in self.stencils]
         scales = [None if g is None else g[0] for g in self.affine]
         biases = [None if g is None else g[1] for g in self.affine]
@@ -410,6 +454,12 @@ class _WeightGradients:
     def _add_up(self) -> None:
         if self.stencil_parts is None or not self.layers:
             return
+        _wait_for_beside(self.stencil_parts.device)
+        self.in_use = []
+        self._sum()
+
+    def _sum(self) -> None:
+        assert self.stencil_parts is not None
         stencils = self.stencil_parts[: len(self.layers)].sum(1)
         stencils = unpack_stencils(stencils, self.shape)
         affine = torch.stack(self.affine_parts).sum(1)
@@ -419,6 +469,76 @@ class _WeightGradients:
             self.stencils[layer] = _added(self.stencils[layer], stencil)
             self.affine[layer] = _added(self.affine[layer], pair)
         self.layers, self.affine_parts = [], []
+
+
+def _is_beside(device: torch.device) -> bool:
+    return BESIDE and device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+@contextmanager
+def _beside(device: torch.device) -> Iterator[None]:
+    """Within it kernels are launched on the second stream, after all that were launched before."""
+    if not _is_beside(device):
+        yield
+        return
+    stream = _second_stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+
+
+def _wait_for_beside(device: torch.device) -> None:
+    """What is launched from now on comes after all that was launched there."""
+    if _is_beside(device):
+        torch.cuda.current_stream(device).wait_stream(_second_stream(device))
+
+
+class _Open:
+    """A branch that has not joined yet: what it reads, and whose gradients it computes."""
+
+    def __init__(self) -> None:
+        self.in_use: list[Tensor] = []
+        self.weights: set[int] = set()
+
+    def takes(self, weights: Sequence[Tensor]) -> bool:
+        """Whether nobody touches the gradients of such weights until the branch joins.
+
+        Autograd adds up those of a weight that is met twice, and differentiates what is no leaf.
+        """
+        places = {weight.data_ptr() for weight in weights}
+        free = self.weights.isdisjoint(places)
+        self.weights |= places
+        leaves = all(w.is_leaf and not w._backward_hooks for w in weights)
+        return bool(weights) and free and leaves
+
+
+_open: _Open | None = None  # not a context variable: autograd goes back in a thread of its own
+
+
+@contextmanager
+def joined_late(device: torch.device) -> Iterator[None]:
+    """Within it gradients of leaves are differentiated, and read by no one before it ends."""
+    global _open
+    if not (LATE and _is_beside(device)):
+        yield
+        return
+    _open = _Open()
+    try:
+        yield
+        if _open.in_use:
+            _wait_for_beside(device)
+    finally:
+        _open = None
+
+
+def first_stream() -> torch.cuda.Stream | None:
+    """What to capture a graph on, so that its branch yields to the rest; None: torch's own."""
+    return torch.cuda.Stream(priority=-1) if BESIDE else None  # type: ignore[no-untyped-call]
+
+
+@cache
+def _second_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _added(total: Tensor | None, part: Tensor) -> Tensor:
@@ -457,13 +577,14 @@ class _FusedSteps(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, num_inputs: int, *tensors: Tensor) -> State:
         num_layers = len(plan.epsilons)
         inputs, rest = tensors[:num_inputs], tensors[num_inputs:]
-        components = plan.begin(inputs)
+        keep = plan.keep and any(ctx.needs_input_grad)
+        lazy = LAZY and keep and plan.grid is None  # else what is not kept is computed backwards
+        components = plan.begin(inputs, lazy=lazy)
         num_components = len(components)
         stencils = torch.stack([s.detach() for s in rest[:num_layers]]).movedim(2, -1)
         stencils = stencils.to(torch.bfloat16, memory_format=torch.contiguous_format)
         scales, biases = rest[num_layers : 2 * num_layers], rest[2 * num_layers :]
         weights = _Weights(plan, stencils, scales, biases)
-        keep = plan.keep and any(ctx.needs_input_grad)
         read_ones = [plan.is_read(k) for k in range(num_components)]
         state = _State(components, read_ones, plan.pixels)
         saved: list[Tensor] = []
@@ -482,14 +603,16 @@ class _FusedSteps(torch.autograd.Function):
                 # On a grid u is computed again in any mode, so that all give the same bits.
                 activated, hidden = kernels.activate(read, own, keep=keep and plan.grid is None)
                 along = plan.taken_along(k, 1)
+                after = slice(k + 1 if along is None else k + 2, None)
                 outcome, moved = kernels.add_adjoint(
-                    state.values[target],
+                    state.values[target] if not lazy or plan.is_used(target, slice(k)) else None,
                     activated,
                     own.adjoint,
                     -factor,
                     grid_scale=plan.grid_scale,
                     copy=state.copied[target],
                     following=along and (state.values[along.target], along.factor),
+                    store=not lazy or plan.is_used(target, after),
                 )
                 state.set(target, outcome)
                 if along is not None and moved is not None:
@@ -500,6 +623,8 @@ class _FusedSteps(torch.autograd.Function):
             if plan.grid is not None:
                 extents.append(largest_magnitude(state.values[target]))
         ctx.plan, ctx.num_inputs, ctx.dtype = plan, num_inputs, inputs[0].dtype
+        # Steps taken again on the way back hand their gradients to the block around them.
+        ctx.weights = rest if LATE and _open is None else ()
         ctx.set_materialize_grads(False)
         final = state.components()
         kept = saved if keep else final
@@ -531,7 +656,7 @@ class _FusedSteps(torch.autograd.Function):
             state = _State(kept, read_ones, plan.pixels)
         needed = ctx.needs_input_grad
         trained = [any(needed[2 + num_inputs + k :: num_layers]) for k in range(num_layers)]
-        sums = _WeightGradients(stencils, plan.pixels)
+        sums = _WeightGradients(stencils, plan.pixels, trained)
         done = len(plan.updates)
         for k, (target, source, layer, factor) in reversed(list(enumerate(plan.updates))):
             if k == done:
@@ -544,42 +669,39 @@ class _FusedSteps(torch.autograd.Function):
                 continue
             own = weights.of(layer)
             gradient = gradients.copy_of(target)
-            if state is None:
-                again = plan.grid is not None
-                saved = (
-                    None if again else kernels.Activated(hidden=kept.pop(), activated=kept.pop())
-                )
-                read = kept.pop()
-                found = kernels.hidden_gradient(gradient, own, factor, saved=saved, source=read)
-                along = plan.taken_along(k, -1)
-                new_gradient, moved = kernels.add_adjoint(
-                    gradients.values[source],
-                    found.gradient,
-                    own.adjoint,
-                    1.0,
-                    copy=written[source],
-                    following=along and (gradients.values[along.source], along.factor),
-                )
-                if along is not None and moved is not None:
-                    gradients.set(along.source, moved)
-                    done = k - 1
-            else:
-                read = state.copy_of(source)
-                found = kernels.hidden_gradient(gradient, own, factor, source=read)
-                before, new_gradient = kernels.undo_add_adjoint(
-                    state.values[target],
-                    found.activated,
-                    gradients.values[source],
-                    found.gradient,
-                    own.adjoint,
-                    factor,
-                    grid_scale=plan.grid_scale,
-                    copies=(state.copied[target], written[source]),
-                )
-                state.set(target, before)
-            if trained[layer]:
-                sums.add(layer, own.stencil, found, read, gradient, factor)
+            saved = None
+            if state is None and plan.grid is None:
+                saved = kernels.Activated(hidden=kept.pop(), activated=kept.pop())
+            read = kept.pop() if state is None else state.copy_of(source)
+            found = kernels.hidden_gradient(gradient, own, factor, saved=saved, source=read)
+            with sums.adding(layer, own.stencil, found, read, gradient, factor):
+                if state is None:
+                    along = plan.taken_along(k, -1)
+                    new_gradient, moved = kernels.add_adjoint(
+                        gradients.values[source],
+                        found.gradient,
+                        own.adjoint,
+                        1.0,
+                        copy=written[source],
+                        following=along and (gradients.values[along.source], along.factor),
+                    )
+                    if along is not None and moved is not None:
+                        gradients.set(along.source, moved)
+                        done = k - 1
+                else:
+                    before, new_gradient = kernels.undo_add_adjoint(
+                        state.values[target],
+                        found.activated,
+                        gradients.values[source],
+                        found.gradient,
+                        own.adjoint,
+                        factor,
+                        grid_scale=plan.grid_scale,
+                        copies=(state.copied[target], written[source]),
+                    )
+                    state.set(target, before)
             gradients.set(source, new_gradient)
         outcome = gradients.given_back(plan, ctx.dtype, gradients.components())
-        every = (None, None, *outcome, *sums.finish())
+        late = _open is not None and _open.takes(ctx.weights)
+        every = (None, None, *outcome, *sums.finish(late))
         return tuple(g if wanted else None for g, wanted in zip(every, needed, strict=True))

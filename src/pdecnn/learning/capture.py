@@ -12,6 +12,7 @@ from pdecnn.data.augmentation import stable_seed
 from pdecnn.data.image_set import ImageSet
 from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.fast.acceleration import accelerated, compile_function, fast_layout
+from pdecnn.fast.fused import first_stream
 from pdecnn.learning.kernel_step import kernel_parts
 from pdecnn.learning.metrics import Precision, compute_scores
 from pdecnn.learning.statistics import ReestimatedStatistics
@@ -92,7 +93,7 @@ class CapturedFunction:
                         torch._foreach_copy_(tensors, before)
                 torch.cuda.current_stream().wait_stream(stream)
                 self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph):
+                with torch.cuda.graph(self.graph, stream=first_stream()):
                     function()
             finally:  # also where it broke off halfway
                 torch.cuda.synchronize()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.augmentation import ALTERNATE, Augmentation, random_bits, stable_seed
+from pdecnn.fast.fused import joined_late
 from pdecnn.fast.kernels.step import (
     MOST_CLASSES,
     Bookkeeping,
@@ -203,7 +204,8 @@ class KernelUpdate:
             for features, targets in batch:
                 scores = compute_scores(step.network, features, step.config.precision)
                 measured, value, slope = self._measured(scores, targets)
-                new = step._differentiate(value, slope)
+                with joined_late(value.device):
+                    new = step._differentiate(value, slope)
                 gradients = new if not gradients else list(torch._foreach_add(gradients, new))
                 measures.append(measured)
         return Gradient(gradients, [], torch.cat(measures), [], outside)

@@ -26,6 +26,7 @@ from pdecnn.pde.backprop import Propagator
 from pdecnn.pde.stable import known_bounds
 from tests.blocks import relative_error
 from tests.interpreter import run_checks
+from tests.unit.fast.fused_blocks import large_blocks
 
 DYNAMICS = ("parabolic", "second_order", "hamiltonian")
 CASES = [
@@ -41,9 +42,8 @@ SMALL = {"channels": (16, 16, 16), "num_steps": 1}
 
 @pytest.fixture(autouse=True)
 def _large_blocks(monkeypatch):
-    """The interpreter counts its instructions, whatever their size."""
     if os.environ.get("TRITON_INTERPRET") == "1":
-        monkeypatch.setattr(kernels, "choose_blocks", lambda *_: kernels.Blocks(64, 256, 4, 3))
+        monkeypatch.setattr(kernels, "choose_blocks", large_blocks)
 
 
 def make_network(dynamics="hamiltonian", mode="stored", **settings):

@@ -17,6 +17,7 @@ from pdecnn.fast.kernels import symmetric_shear as fused
 from pdecnn.pde import Activation, Convolution, ResidualLayer, SymmetricLayer
 from pdecnn.pde.activations import RELU
 from tests.interpreter import run_checks
+from tests.unit.fast.fused_blocks import large_blocks
 from tests.unit.fast.shears import (
     FACTOR,
     NAMES,
@@ -78,8 +79,8 @@ def _poison():
 
 @pytest.fixture
 def _large_blocks(monkeypatch):
-    """The interpreter counts its instructions, whatever their size."""
     use_blocks(monkeypatch, 64, 256, 1)
+    monkeypatch.setattr(fused, "choose_blocks", large_blocks)
 
 
 def use_blocks(monkeypatch, pixels, width, num_programs):
@@ -88,6 +89,20 @@ def use_blocks(monkeypatch, pixels, width, num_programs):
 
 
 poisoned = pytest.mark.usefixtures("_poison", "_large_blocks")
+
+
+@pytest.mark.parametrize("width", [16, 64, 128])
+@pytest.mark.parametrize("shape", [(24, 2, 3, 5), (112, 1, 3, 4)], ids=str)
+def check_a_step_takes_channels_of_one_tap_or_of_several(shape, width, monkeypatch):
+    case = Case(shape, torch.float32)
+    found = []
+    for blocks in (width, 256):
+        use_blocks(monkeypatch, 32, blocks, 1)
+        activated, hidden = saved = case.activate(keep=True)
+        gradients = case.hidden_gradient(saved)
+        found.append((hidden, activated, case.add(activated).value, gradients.gradient))
+    for narrow, wide in zip(*found, strict=True):
+        assert_near(narrow, wide, 2e-6)
 
 
 @poisoned

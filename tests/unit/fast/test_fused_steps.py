@@ -9,6 +9,9 @@ import os
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from pdecnn.errors import DivergedError
 from pdecnn.fast import acceleration, fused
@@ -24,6 +27,7 @@ from tests.unit.fast.fused_blocks import (
     error_of,
     features_of,
     in_double,
+    large_blocks,
     loss_of,
     outputs_and_gradients,
     under_autocast,
@@ -82,9 +86,8 @@ def calls(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _large_blocks(monkeypatch):
-    """The interpreter counts its instructions, whatever their size."""
     if os.environ.get("TRITON_INTERPRET") == "1":
-        monkeypatch.setattr(kernels, "choose_blocks", lambda *_: kernels.Blocks(64, 256, 4, 3))
+        monkeypatch.setattr(kernels, "choose_blocks", large_blocks)
 
 
 @pytest.fixture
@@ -129,6 +132,115 @@ def check_errors_are_those_of_bfloat16(
     else:
         block = block_of(integrator, mode, **how)
         assert_as_near_as_plain_bfloat16(block, features_of(*size), calls)
+
+
+@uncompiled
+@pytest.mark.parametrize("num_steps", [1, 3])
+def check_what_is_zero_is_not_read_and_what_nobody_needs_not_written(num_steps, monkeypatch):
+    block, features = block_of("leapfrog", num_steps=num_steps), features_of()
+    expected = by_kernels(outputs_and_gradients, block, features)
+    monkeypatch.setattr(fused, "LAZY", True)
+    monkeypatch.setattr(fused.torch, "zeros_like", None)
+    torch.use_deterministic_algorithms(True)  # fills what is not written with NaN
+    try:
+        assert_same(by_kernels(outputs_and_gradients, block, features), expected)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+class Stream:
+    """A stream that notes what it waits for, and what is read until others wait for it."""
+
+    def __init__(self, name, log):
+        self.name, self.log, self.reading = name, log, Reading()
+
+    def wait_stream(self, other):
+        self.log.append(f"{self.name} waits for {other.name}")
+        assert not any(storage.expired() for storage in other.reading.found), "freed too early"
+        other.reading.found.clear()
+
+
+class Reading(TorchDispatchMode):
+    """Notes what is read within it, except what was made there."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.made = [], []
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        read = {tensor.untyped_storage()._cdata: tensor for tensor in tensors_of(args)}
+        made = {tensor.untyped_storage()._cdata for tensor in self.made}
+        self.found += [
+            StorageWeakRef(tensor.untyped_storage())
+            for place, tensor in read.items()
+            if place not in made
+        ]
+        outcome = operator(*args, **(kwargs or {}))
+        self.made += [
+            tensor for tensor in tensors_of(outcome) if tensor.untyped_storage()._cdata not in read
+        ]
+        return outcome
+
+
+def tensors_of(values):
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+@uncompiled
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("mode", ["stored", "reversible"])
+def check_only_a_branch_begins_before_the_chain_goes_on(mode, beside, monkeypatch):
+    block, features, log = block_of("verlet", mode, num_steps=3), features_of(), []
+    outputs, launch = by_kernels(block, features.requires_grad_()), kernels._launch
+    monkeypatch.setattr(fused, "BESIDE", beside)
+    monkeypatch.setattr(
+        kernels, "_launch", lambda name, *a, **k: (log.append(name), launch(name, *a, **k))
+    )
+    loss_of(outputs).backward()
+    chain = "add_adjoint_kernel" if mode == "stored" else "undo_kernel"
+    last = ["stencil_gradient_kernel", chain] if beside else [chain, "stencil_gradient_kernel"]
+    assert log == 6 * ["hidden_gradient_kernel", *last]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_graph_without_a_branch_is_captured_on_the_stream_that_torch_takes(beside, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Stream", lambda priority: priority)
+    monkeypatch.setattr(fused, "BESIDE", beside)
+    assert fused.first_stream() == (-1 if beside else None)
+
+
+@uncompiled
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("share_weights", [False, True])
+@pytest.mark.parametrize("integrator", ["forward_euler", "leapfrog"])
+def check_a_branch_of_a_graph_joins_before_its_gradients_are_read(
+    integrator, share_weights, late, monkeypatch
+):
+    monkeypatch.setattr(fused._WeightGradients, "group_size", 2)
+    block = block_of(integrator, num_steps=3, share_weights=share_weights)
+    weights, features = list(block.parameters()), features_of()
+
+    def differentiate(log=None):
+        outputs = by_kernels(block, features)
+        with fused.joined_late(features.device):
+            found = torch.autograd.grad(loss_of(outputs), weights)
+            if log is not None:
+                log.append("differentiated")
+        return found
+
+    expected, log = differentiate(), []
+    main, side = Stream("main", log), Stream("side", log)
+    monkeypatch.setattr(fused, "BESIDE", True)
+    monkeypatch.setattr(fused, "LATE", late)
+    monkeypatch.setattr(fused, "_is_beside", lambda device: True)
+    monkeypatch.setattr(fused, "_second_stream", lambda device: side)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream.reading)
+    assert all(map(torch.equal, differentiate(log), expected))
+    begins, joins = "side waits for main", "main waits for side"
+    middle = [begins, begins, joins, begins]
+    end = [begins, "differentiated", joins] if late else [joins, "differentiated"]
+    assert log == middle + end
 
 
 def assert_exact_equals_stored_on_the_grid(integrator, features, *, modes, **options):

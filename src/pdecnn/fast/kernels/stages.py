@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pdecnn.fast.kernels.symmetric_shear import _ceil, _empty, _interpreting, _padded
+from pdecnn.fast.kernels.symmetric_shear import _ceil, _empty, _interpreting, _padded, chain
 
 _MOST_NUMBERS = 2**15
 """Of a stencil: a program holds the gradient of all of them in registers."""
@@ -333,6 +333,7 @@ def _launch(
         getattr(_kernels(), name)[grid](
             *values,
             **constants,
+            **chain(),
             EMULATE=_interpreting(),
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,

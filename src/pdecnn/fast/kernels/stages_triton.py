@@ -17,6 +17,7 @@ from pdecnn.fast.kernels.symmetric_shear_triton import (
     _shift,
     _store,
     _tile,
+    begin,
 )
 
 
@@ -92,8 +93,10 @@ def multiply_kernel(
     PADDED: tl.constexpr,
     BLOCK_P: tl.constexpr,
     EMULATE: tl.constexpr,
+    CHAINED: tl.constexpr = False,
 ):
     """u = K x, and of a chunk's pixels its mean and the sum of squared deviations from that."""
+    begin(CHAINED)
     program = tl.program_id(0)
     columns = tl.arange(0, PADDED)
     right = _stencil(stencil, LENGTH, PADDED_LENGTH, CHANNELS, PADDED, False, EMULATE)
@@ -140,8 +143,10 @@ def merge_kernel(
     BLOCK_C: tl.constexpr,
     PADDED_CHUNKS: tl.constexpr,
     EMULATE: tl.constexpr,
+    CHAINED: tl.constexpr = False,
 ):
     """Mean and variance of all pixels from those of the chunks; running ones follow them."""
+    begin(CHAINED)
     columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     wanted = columns < CHANNELS
     chunk = tl.arange(0, PADDED_CHUNKS)
@@ -197,8 +202,10 @@ def activate_kernel(
     BLOCK_P: tl.constexpr,
     KEPT: tl.constexpr,
     EMULATE: tl.constexpr,
+    CHAINED: tl.constexpr = False,
 ):
     """The mean of relu(s n + b) over each window, n = (u - mean)/deviation, from u if KEPT."""
+    begin(CHAINED)
     ROWS: tl.constexpr = HEIGHT // WINDOW
     COLUMNS: tl.constexpr = WIDTH // WINDOW
     outputs = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -289,8 +296,10 @@ def affine_gradient_kernel(
     LEVEL: tl.constexpr,
     BLOCK_P: tl.constexpr,
     EMULATE: tl.constexpr,
+    CHAINED: tl.constexpr = False,
 ):
     """A chunk's sums of gz n and of gz: parts of the gradients of scale and bias."""
+    begin(CHAINED)
     program = tl.program_id(0)
     center, r = _statistics(mean, variance, epsilon, CHANNELS, PADDED)
     s = _channel_values(scale, CHANNELS, PADDED)
@@ -340,12 +349,14 @@ def stencil_gradient_kernel(
     OF_BATCH: tl.constexpr,
     BACK: tl.constexpr,
     EMULATE: tl.constexpr,
+    CHAINED: tl.constexpr = False,
 ):
     """A chunk's part of sum_p gu[p, o] x[p, k], and with BACK the gradient of x, K^T gu.
 
     gu = s/deviation gz and, where mean and deviation are u's own with OF_BATCH, less what gz
     changes through these: the means over all pixels of gz and, times n, of gz n.
     """
+    begin(CHAINED)
     program = tl.program_id(0)
     center, r = _statistics(mean, variance, epsilon, CHANNELS, PADDED)
     s = _channel_values(scale, CHANNELS, PADDED)

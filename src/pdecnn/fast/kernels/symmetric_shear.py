@@ -40,6 +40,8 @@ CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 ASKED_FOR = "PDECNN_KERNELS"
 """The environment variable that names kernels to be used though no GPU has run them yet."""
 _VOLUMES = "volumes"
+CHAINED = False
+"""Whether a kernel may be launched before the last one has ended, which GPUs from Hopper on do."""
 
 
 class Blocks(NamedTuple):
@@ -88,6 +90,10 @@ _BLOCKS: Table = {
         128: Blocks(64, 256, 8, 4),
     },
 }
+# Entries that hold instead where features are few numbers, as those of 125 small images: then a
+# kernel has hardly more programs than a large GPU has processors.
+_BLOCKS_OF_FEW: Table = {}
+_FEW_NUMBERS = 2**22
 # The same of volumes. Without stages, so that loads go through the first cache: a stencil of 27
 # points reads every number 27 times. Not measured yet, see docs/results/speed-notes.md.
 _VOLUME_BLOCKS: Table = {
@@ -138,8 +144,11 @@ def choose_blocks(kernel: str, features: Tensor) -> Blocks:
     also holds where u is computed again, 'add_adjoint' also where a shear is undone.
     'activate_kept' is for u that is kept and therefore computed once.
     """
-    table = _BLOCKS if features.dim() == 4 else _VOLUME_BLOCKS
-    return table[kernel][_padded(features.shape[1])]
+    padded = _padded(features.shape[1])
+    if features.dim() == 5:
+        return _VOLUME_BLOCKS[kernel][padded]
+    few = features.numel() <= _FEW_NUMBERS
+    return (few and _BLOCKS_OF_FEW.get(kernel, {}).get(padded)) or _BLOCKS[kernel][padded]
 
 
 class Weights(NamedTuple):
@@ -289,7 +298,7 @@ def activate(source: Tensor, weights: Weights, *, keep: bool) -> Activated:
 
 
 def add_adjoint(
-    base: Tensor,
+    base: Tensor | None,
     hidden: Tensor,
     adjoint: Tensor,
     factor: float,
@@ -297,10 +306,12 @@ def add_adjoint(
     grid_scale: float | None = None,
     copy: bool = False,
     following: tuple[Tensor, float] | None = None,
+    store: bool = True,
 ) -> tuple[Sum, Sum | None]:
-    """base + factor K^T hidden, the increment rounded to multiples of 1/grid_scale.
+    """base, or zero, + factor K^T hidden, the increment rounded to multiples of 1/grid_scale.
 
-    With `following` = (other, number) also other + number times that, rounded alike and copied.
+    Where it is not to be stored its memory stays as it was. With `following` = (other, number) also
+    other + number times that, rounded alike and copied.
     """
     blocks = choose_blocks("add_adjoint", hidden)
     outcome = _sum(hidden, copy)
@@ -313,7 +324,7 @@ def add_adjoint(
         base,
         hidden,
         adjoint,
-        *outcome,
+        *(outcome if store else (None, None)),
         other,
         number,
         *(following_outcome or (None, None)),
@@ -322,7 +333,7 @@ def add_adjoint(
         *_grid(grid_scale),
         **_constants(hidden, adjoint, blocks),
         ROUND=grid_scale is not None,
-        COPY=copy,
+        COPY=copy and store,
         NEXT=following is not None,
     )
     return outcome, following_outcome
@@ -417,10 +428,12 @@ def stencil_gradient_parts(
     factor: float,
     *,
     out: Tensor,
+    chained: bool = True,
 ) -> None:
     """Parts of the gradient of the stencil from both places where it stands, to be added up.
 
-    They are written to `out`, dense float32 of `stencil_gradient_shape`.
+    They are written to `out`, dense float32 of `stencil_gradient_shape`. Not `chained`, it begins
+    when all that it waits for has ended.
     """
     blocks = choose_blocks("stencil_gradient", source)
     constants = _constants(source, out[0], blocks)
@@ -438,6 +451,7 @@ def stencil_gradient_parts(
         factor,
         **constants,
         NUM_STEPS=_num_steps(source, out[0], blocks),
+        chained=chained,
     )
 
 
@@ -451,8 +465,8 @@ def stencil_gradient_shape(source: Tensor, stencil: Tensor) -> tuple[int, ...]:
 def _num_steps(source: Tensor, stencil: Tensor, blocks: Blocks) -> int:
     """Blocks of pixels to a chunk."""
     num_programs = _NUM_PROGRAMS[_padded(source.shape[1])]
-    if source.dim() == 5:  # where nothing is loaded ahead, others compute in the meantime
-        num_programs *= 4
+    if blocks.num_stages == 1:  # where nothing is loaded ahead, others compute in the meantime
+        num_programs *= 2 if source.dim() == 4 else 4
     num_chunks = max(1, num_programs // _num_tiles(stencil, blocks))
     return _ceil(_num_blocks(source, blocks), num_chunks)
 
@@ -508,7 +522,12 @@ def _kernels() -> Any:
 
 
 def _launch(
-    name: str, grid: tuple[int, ...], blocks: Blocks, *values: Any, **constants: Any
+    name: str,
+    grid: tuple[int, ...],
+    blocks: Blocks,
+    *values: Any,
+    chained: bool = True,
+    **constants: Any,
 ) -> None:
     kernel = getattr(_kernels(), name)
     call = partial(kernel.warmup, grid=grid) if _is_rehearsal.get() else kernel[grid]
@@ -518,6 +537,7 @@ def _launch(
         call(
             *values,
             **constants,
+            **(chain() if chained else {}),
             EMULATE=_interpreting(),
             num_warps=blocks.num_warps,
             num_stages=blocks.num_stages,
@@ -525,7 +545,16 @@ def _launch(
         )
 
 
-def _constants(features: Tensor, stencil: Tensor, blocks: Blocks) -> dict[str, int]:
+def chain() -> dict[str, bool]:
+    """What a kernel is launched with so that it gets ready while the last one is at work."""
+    if not CHAINED or _interpreting() or not torch.cuda.is_available():
+        return {}
+    if torch.cuda.get_device_capability() < (9, 0):
+        return {}
+    return {"CHAINED": True, "launch_pdl": True}
+
+
+def _constants(features: Tensor, stencil: Tensor, blocks: Blocks) -> dict[str, Any]:
     _, channels, *depth, height, width = features.shape
     group = (stencil.shape[-1] - channels) // 2 if depth else channels
     return {

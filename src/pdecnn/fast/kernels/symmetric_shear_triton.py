@@ -18,6 +18,18 @@ GROUP of the pixel before, CHANNELS, GROUP of the pixel after. That of K^T is gi
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def begin(CHAINED: tl.constexpr):
+    """With CHAINED a kernel is launched before the last one has ended: wait for it, let the next.
+
+    That one's programs are there when this one's end, instead of a microsecond later.
+    """
+    if CHAINED:
+        gdc_wait()
+        gdc_launch_dependents()
 
 
 @triton.jit
@@ -186,6 +198,47 @@ def _image_product(
 
 
 @triton.jit
+def _wide_product(
+    features,
+    stencil,
+    pixels,
+    num_pixels,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    ADJOINT: tl.constexpr,
+    EMULATE: tl.constexpr,
+):
+    """The same with pairs (tap, channel) of several taps to a step."""
+    LENGTH: tl.constexpr = 9 * CHANNELS
+    dtype: tl.constexpr = stencil.dtype.element_ty
+    inside = _neighbours(pixels, num_pixels, HEIGHT, WIDTH, ADJOINT)
+    rows = features + (pixels * CHANNELS)[:, None]
+    columns = tl.arange(0, PADDED)
+    total = tl.zeros((BLOCK_P, PADDED), dtype=tl.float32)
+    for start in tl.range(0, LENGTH, BLOCK_K):
+        pair = start + tl.arange(0, BLOCK_K)
+        tap = pair // CHANNELS
+        channel = pair % CHANNELS
+        here = ((inside[:, None] >> tap[None, :]) & 1) != 0  # no tap beyond the last one
+        place = _shift(tap, WIDTH, ADJOINT) * CHANNELS + channel
+        left = tl.load(rows + place[None, :], mask=here, other=0.0)
+        if ADJOINT:
+            entries = (channel * LENGTH + tap * CHANNELS)[:, None] + columns[None, :]
+        else:
+            entries = pair[:, None] + (columns * LENGTH)[None, :]
+        known = (pair < LENGTH)[:, None] & (columns < CHANNELS)[None, :]
+        right = tl.load(stencil + entries, mask=known, other=0.0)
+        left = _narrow(left, dtype, EMULATE)
+        right = _narrow(right, dtype, EMULATE)
+        total = tl.dot(left, right, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
 def _product(
     features,
     stencil,
@@ -207,6 +260,11 @@ def _product(
         total = _volume_product(
             features, stencil, pixels, num_pixels, DEPTH, HEIGHT, WIDTH, CHANNELS, GROUP, PADDED,
             BLOCK_P, BLOCK_K, EMULATE,
+        )  # fmt: skip
+    elif BLOCK_K > PADDED:
+        total = _wide_product(
+            features, stencil, pixels, num_pixels, HEIGHT, WIDTH, CHANNELS, PADDED, BLOCK_P,
+            BLOCK_K, ADJOINT, EMULATE,
         )  # fmt: skip
     else:
         total = _image_product(
@@ -301,8 +359,10 @@ def activate_kernel(
     BLOCK_K: tl.constexpr,
     KEEP: tl.constexpr,
     EMULATE: tl.constexpr,
+    CHAINED: tl.constexpr = False,
 ):
     """a = relu(N(K x)); with KEEP also u = K x."""
+    begin(CHAINED)
     pixels = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     offsets, exists = _tile(pixels, num_pixels, CHANNELS, PADDED)
     u = _product(
@@ -344,6 +404,7 @@ def hidden_gradient_kernel(
     BLOCK_K: tl.constexpr,
     AGAIN: tl.constexpr,
     EMULATE: tl.constexpr,
+    CHAINED: tl.constexpr = False,
 ):
     """The gradient with respect to u = K x, from G, that with respect to the shear's outcome.
 
@@ -351,6 +412,7 @@ def hidden_gradient_kernel(
     this program's pixels of gz n and of gz, the gradients of scale and bias, go to its own
     two rows of `partial_sums`.
     """
+    begin(CHAINED)
     program = tl.program_id(0)
     pixels = program * BLOCK_P + tl.arange(0, BLOCK_P)
     offsets, exists = _tile(pixels, num_pixels, CHANNELS, PADDED)
@@ -421,8 +483,11 @@ def _add_adjoint(
         increment = _round(increment * grid_scale) * grid_step
     if UNDO:
         increment = -increment
-    total = tl.load(base + offsets, mask=exists, other=0.0).to(tl.float32) + increment
-    tl.store(outcome + offsets, total, mask=exists)
+    total = increment
+    if base is not None:
+        total = tl.load(base + offsets, mask=exists, other=0.0).to(tl.float32) + increment
+    if outcome is not None:
+        tl.store(outcome + offsets, total, mask=exists)
     if COPY:
         _store(copy + offsets, total, exists, EMULATE)
     return total
@@ -455,11 +520,14 @@ def add_adjoint_kernel(
     COPY: tl.constexpr,
     NEXT: tl.constexpr,
     EMULATE: tl.constexpr,
+    CHAINED: tl.constexpr = False,
 ):
     """outcome = base + factor K^T hidden, the increment on the grid with ROUND.
 
-    With NEXT also next_outcome = next_base + next_factor outcome, likewise, and its copy.
+    Without a base it is zero, and without an outcome it is not stored. With NEXT also
+    next_outcome = next_base + next_factor outcome, likewise, and its copy.
     """
+    begin(CHAINED)
     total = _add_adjoint(
         base, hidden, stencil, outcome, copy, num_pixels, factor, grid_scale, grid_step, DEPTH,
         HEIGHT, WIDTH, CHANNELS, GROUP, PADDED, BLOCK_P, BLOCK_K, False, ROUND, COPY, EMULATE,
@@ -502,8 +570,10 @@ def undo_kernel(
     COPY_TARGET: tl.constexpr,
     COPY_GRADIENT: tl.constexpr,
     EMULATE: tl.constexpr,
+    CHAINED: tl.constexpr = False,
 ):
     """The target before the shear in one half of the programs, K^T gu added in the other."""
+    begin(CHAINED)
     if tl.program_id(1) == 0:
         _add_adjoint(
             target_after, activated, stencil, target, target_copy, num_pixels, factor,
@@ -581,12 +651,14 @@ def stencil_gradient_kernel(
     BLOCK_N: tl.constexpr,
     NUM_STEPS: tl.constexpr,
     EMULATE: tl.constexpr,
+    CHAINED: tl.constexpr = False,
 ):
     """A chunk's part of sum_p gu[p, o] x[p + tap, i] - factor sum_p a[p, o] G[p + tap, i].
 
     A program computes all o and BLOCK_N of the 9 CHANNELS pairs (tap, i), or of the numbers that
     the stencil of a volume meets, and sums over NUM_STEPS times BLOCK_P pixels.
     """
+    begin(CHAINED)
     LENGTH: tl.constexpr = 9 * (CHANNELS if DEPTH == 0 else CHANNELS + 2 * GROUP)
     column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     chunk = tl.program_id(1)
