@@ -273,6 +273,10 @@ class AbstractFieldTask(AbstractTask):
     def assess(self, images: ImageSet, answers: Iterable[tuple[Tensor, Tensor]]) -> Measured:
         """All figures of what was wanted and found of each image, without batches."""
 
+    @abstractmethod
+    def seen(self, outputs: Tensor) -> Tensor:
+        """Of what a network gives of one image, what is shown: numbers of [0, 1], or classes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Denoising(AbstractFieldTask):
@@ -343,6 +347,10 @@ class Denoising(AbstractFieldTask):
             ssim=_mean(similar) if similar else None,
             per_image=rows,
         )
+
+    def seen(self, outputs: Tensor) -> Tensor:
+        """As it is."""
+        return outputs.float()
 
     def show(self, network: Network, images: ImageSet, precision: Precision) -> dict[str, Tensor]:
         """Noisy, denoised and clean pixels, as far as all images reach."""
@@ -502,6 +510,10 @@ class Segmentation(AbstractFieldTask):
         loss = _mean(torch.stack(losses).tolist())
         return SegmentationEvaluation(loss=loss, class_names=names, per_image=rows)
 
+    def seen(self, outputs: Tensor) -> Tensor:
+        """The class of the largest score, (1, *spatial)."""
+        return outputs.argmax(0)[None].byte()
+
     def show(self, network: Network, images: ImageSet, precision: Precision) -> dict[str, Tensor]:
         """Images with the classes wanted and found, as far as all reach; of volumes some slices
         along the last axis, from the first to the last."""
@@ -509,8 +521,8 @@ class Segmentation(AbstractFieldTask):
         for place, (labels, scores) in enumerate(
             self._answers(network, images, precision, lambda: None)
         ):
-            found = scores.argmax(0)[None].byte()
-            rows.append([_in_unit_range(images.picture(place)), labels[None].byte(), found])
+            image = _in_unit_range(images.picture(place))
+            rows.append([image, labels[None].byte(), self.seen(scores)])
         sizes = [min(row[0].shape[axis] for row in rows) for axis in range(1, rows[0][0].dim())]
         if images.dimension == 3:
             number = min(sizes.pop(), _MOST_SLICES)

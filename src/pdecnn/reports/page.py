@@ -25,7 +25,13 @@ from pdecnn.runs.runs import Run, Weights
 from pdecnn.version import __version__
 
 log = logging.getLogger(__name__)
-_TRAIN = "pdecnn train hamiltonian_images --data FOLDER"
+_FOLDERS = {
+    ("pictures", 2): ("of clean images", "hamiltonian_denoising"),
+    ("segmented", 2): ("with images and labels in it", "hamiltonian_segmentation"),
+    ("segmented", 3): ("with images and labels in it", "hamiltonian_segmentation_volumes"),
+    ("sounds", 1): ("one subfolder a class", "hamiltonian_sounds"),
+}
+_OF_IMAGES = ("one subfolder a class", "hamiltonian_images")
 _ICON = "data:image/svg+xml," + (
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M1 8q3.5-9 7 0t7 "
     "0' fill='none' stroke='%23E8850C' stroke-width='2'/%3E%3C/svg%3E"
@@ -64,7 +70,7 @@ def report(
                 "of answers for each pixel the report shows what runs recorded; leave out --data "
                 "and --weights, or use `pdecnn evaluate`"
             )
-        fields = read_field_runs(opened, names_of(opened))
+        fields = read_field_runs(opened, names_of(opened), num_images=num_images)
         parts = [
             ("summary", "Summary", draw_field_summary(fields)),
             ("convergence", "Convergence", draw_field_convergence(fields)),
@@ -145,6 +151,9 @@ def _attacks(runs: Sequence[ShownRun]) -> list[Part]:
 def _make_document(runs: Sequence[ShownRun], parts: Sequence[Part]) -> str:
     style, script = (_read(name) for name in ("page.css", "page.js"))
     title = "Report: " + ", ".join(run.name for run in runs)
+    config = runs[0].config
+    kind, recipe = _FOLDERS.get((config.data.name, config.network.dimension), _OF_IMAGES)
+    command = f"pdecnn train {recipe} --data FOLDER"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # Whatever a run may hold: nothing is fetched, and no script but ours runs.
     policy = (
@@ -179,7 +188,7 @@ def _make_document(runs: Sequence[ShownRun], parts: Sequence[Part]) -> str:
         tag(
             "footer",
             tag("p", f"Made by pdecnn {__version__} from the run directories."),
-            tag("p", "To train on a folder of yours, one subfolder a class: ", tag("code", _TRAIN)),
+            tag("p", f"To train on a folder of yours, {kind}: ", tag("code", command)),
         ),
         tag("script", Markup(script)),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,9 @@ class FieldRun(ShownRun):
         return f"{self.task.format(self.summary['test'][self.task.score])} {unit}".strip()
 
 
-def read_field_runs(runs: Sequence[Run], names: Sequence[str]) -> list[FieldRun]:
+def read_field_runs(
+    runs: Sequence[Run], names: Sequence[str], *, num_images: int
+) -> list[FieldRun]:
     """Read every run, and check what is shown of it."""
     found = []
     for place, (run, name) in enumerate(zip(runs, names, strict=True)):
@@ -82,7 +85,7 @@ def read_field_runs(runs: Sequence[Run], names: Sequence[str]) -> list[FieldRun]
                 summary=summary,
                 answers=answers,
                 previews=previews,
-                attacks=read_attacks(run.folder, "best", pairs=False),
+                attacks=read_attacks(run.folder, "best", pairs=num_images > 0),
             )
         )
     return found
@@ -117,7 +120,7 @@ def _facts(run: FieldRun) -> dict[str, str | None]:
     similar = test.get("ssim")
     noise = run.config.data.noise_range
     return {
-        "data": f"{run.config.data.name}, {run.config.data.folder}",
+        "data": f"{run.config.data.name}, {Path(run.config.data.folder or '').name}",
         "network": network_words(run),
         f"test {run.score}": run.test_score,
         "SSIM": None if similar is None else f"{similar:.4f}",

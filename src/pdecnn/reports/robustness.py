@@ -204,9 +204,10 @@ def _draw_attack(attack: RecordedAttack, subject: str) -> Markup:
     norm = values["results"][0]["norm"]
     picture = None
     if pairs is not None:
+        answers = "their answers" if "score" in values else "the class that is found"
         label = (
             f"Clean {subject}s in the first row, below what attacks of growing epsilon ({norm}) "
-            f"make of them, each with the class that is found"
+            f"make of them, each with {answers}"
         )
         picture = tag("img", src=data_uri(pairs), alt=label, class_="pairs", style="max-width:100%")
     shown = _attack_table(values)
@@ -218,12 +219,12 @@ def _said(values: dict[str, Any], subject: str) -> str:
     if "score" in values:
         task = _task_of(values)
         clean = format(values["clean"][task.score], ".2%" if task.percent else ".2f")
-        before = f"{_title(task)} {clean}"
+        before = f"{task.label} {clean}"
     else:
         before = f"{values['clean_accuracy']:.2%} right"
     return (
         f"On {values['num_images']:,} test {subject}s, {before} before any attack; {norm}, "
-        f"{values['restarts']} x {values['num_steps']} steps of PGD and APGD."
+        f"{values['restarts']} x {values['num_steps']} steps of each attack but FGSM."
     )
 
 

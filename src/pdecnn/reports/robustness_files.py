@@ -4,12 +4,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
 
+from pdecnn.data.image_file import seen_pixels
 from pdecnn.files import csv_bytes, json_bytes, write_all
 from pdecnn.reports.charts import ATTACKS, channels_words
+from pdecnn.reports.recorded import fullest_slice
 from pdecnn.reports.robustness import attack_chart, certificate_chart
 from pdecnn.reports.run_figures import show_image
 from pdecnn.reports.style import (
@@ -42,16 +46,19 @@ _AXES = {
     "blur": "blur (grid points)",
     "contrast": "contrast lost",
 }
+_AXES_OF_PICTURES = 3
 
 
 def write_attack(found: AttackReport | FieldAttackReport, folder: Path) -> list[Path]:
-    """attack_linf.json or attack_l2.json, the curve of the score, and images where classified."""
+    """attack_linf.json or attack_l2.json, the curve of the score, and images under attack."""
     values = found.to_dict()
     name = f"attack_{values['results'][0]['norm']}"
     contents = {f"{name}.json": json_bytes(values)}
     with writing_figures(folder):
         if isinstance(found, FieldAttackReport):
-            return write_all(folder, contents | render(name, draw_charts([attack_chart(values)])))
+            contents |= render(name, draw_charts([attack_chart(values)]))
+            contents |= render(f"{name}_images", draw_attacked_fields(found))
+            return write_all(folder, contents)
         contents |= render(name, draw_robustness(found))
         if len(found.examples[0].labels):  # none where no clean image is right
             contents |= render(f"{name}_images", draw_attacked(found))
@@ -133,3 +140,51 @@ def draw_attacked(found: AttackReport) -> Figure:
         f"is found{seen and f'; {seen}'}"
     )
     return figure
+
+
+def draw_attacked_fields(found: FieldAttackReport) -> Figure:
+    """Images with their answers, below both under attack with each epsilon, and what is wanted.
+
+    Of volumes the slice with most in it.
+    """
+    task, wanted = found.task, [target.numpy() for target in found.wanted]
+    entered, *others = task.columns
+    (meant,) = set(others) - {task.answer}
+    # A row is as high as its images, but not higher than they are wide.
+    highest = min(1, max(target.shape[1] / target.shape[2] for target in wanted))
+    height = 0.6 + (0.2 + 1.15 * highest) * (len(found.examples) + 1)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    grid = figure.subplots(len(found.examples) + 1, 2 * len(wanted), squeeze=False)
+    for panels, shown in zip(grid, found.examples, strict=False):
+        name = f"{shown.epsilon:g}, {ATTACKS[shown.attack]}" if shown.attack else "no attack"
+        panels[0].set_ylabel(name)
+        for k, row in enumerate(shown.figures):
+            image, clean = shown.images[k].numpy(), found.examples[0].images[k].numpy()
+            if found.subject != "image":  # in units of its own, those of the clean one
+                image = (image - clean.min()) / max(np.ptp(clean), 1e-30)
+            _show_field(panels[2 * k], image, wanted[k])
+            _show_field(panels[2 * k + 1], shown.answers[k].numpy(), wanted[k])
+            panels[2 * k + 1].set_xlabel(_figure_words(row), fontsize=SMALL, labelpad=2)
+    for k, target in enumerate(wanted):
+        grid[0, 2 * k].set_title(entered)
+        grid[0, 2 * k + 1].set_title(task.answer)
+        grid[-1, 2 * k].set_visible(False)
+        _show_field(grid[-1, 2 * k + 1], target, target)
+        grid[-1, 2 * k + 1].set_xlabel(meant, fontsize=SMALL, labelpad=2)
+    words = f"epsilon ({found.norm}): the attack that raises the loss most"
+    figure.suptitle(f"{found.recipe}, {words}")
+    return figure
+
+
+def _show_field(axes: Axes, pixels: NDArray[Any], wanted: NDArray[Any]) -> None:
+    if pixels.ndim > _AXES_OF_PICTURES:
+        pixels = pixels[..., fullest_slice(wanted)]
+    show_image(axes, seen_pixels(pixels))
+
+
+def _figure_words(row: dict[str, Any]) -> str:
+    """How good an answer is, in the figure of its task."""
+    if "psnr" in row:
+        return f"{row['psnr']:.2f} dB"
+    shares = [share for share in row["dice"].values() if share is not None]
+    return f"Dice {np.mean(shares):.1%}" if shares else ""

@@ -34,7 +34,12 @@ from pdecnn.learning.tasks import AbstractFieldTask
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights
 from pdecnn.runs.evaluation import read_run
-from pdecnn.runs.field_attack import NUM_ATTACKED, FieldAttackReport, attack_field_run
+from pdecnn.runs.field_attack import (
+    NUM_ATTACKED,
+    AbstractAttackReport,
+    FieldAttackReport,
+    attack_field_run,
+)
 from pdecnn.runs.preparation import Device, cpu_threads, make_run_task, open_run, resolve_device
 from pdecnn.runs.runs import Run, Weights
 from pdecnn.settings import check_count
@@ -94,16 +99,10 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AttackReport:
+class AttackReport(AbstractAttackReport):
     """The accuracies of a run on clean, attacked and corrupted test images."""
 
-    run: str
-    recipe: str
-    weights: str
-    num_images: int
-    restarts: int
-    num_steps: int
-    seed: int
+    limits = "Pixels are in [0, 1] and stay there."
     clean_accuracy: float
     results: tuple[AttackResult, ...]
     corruptions: tuple[CorruptionResult, ...]
@@ -111,26 +110,11 @@ class AttackReport:
     """Which attack was left out, and why."""
     examples: tuple[AttackedImages, ...] = field(default=(), compare=False, repr=False)
     class_names: tuple[str, ...] = ()
-    subject: str = "image"
-    """What the samples are: 'signal', 'image' or 'volume'."""
-
-    @property
-    def units(self) -> str:
-        """Those of epsilon and noise."""
-        if self.subject == "image":
-            return "Pixels are in [0, 1] and stay there."
-        return "Numbers are in the data's own units, without bounds."
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; `docs/diagnostics.md` says what every key means."""
         return {
-            "run": self.run,
-            "recipe": self.recipe,
-            "weights": self.weights,
-            "num_images": self.num_images,
-            "restarts": self.restarts,
-            "num_steps": self.num_steps,
-            "seed": self.seed,
+            **self.head(),
             "notice": self.notice,
             "clean_accuracy": self.clean_accuracy,
             "results": [result.to_dict() for result in self.results],

@@ -1,14 +1,14 @@
-"""A run with an answer for each pixel under attack, in the figures of its task."""
+"""What is said of any run under attack, and those with an answer for each pixel attacked."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from pdecnn.data.image_set import ImageSet
 from pdecnn.diagnostics.attacks import Norm
-from pdecnn.diagnostics.field_attacks import attack_fields
+from pdecnn.diagnostics.field_attacks import AttackedFields, attack_fields
 from pdecnn.learning.metrics import Measured
 from pdecnn.learning.tasks import AbstractFieldTask
 from pdecnn.learning.training_config import ObjectiveConfig
@@ -17,6 +17,36 @@ from pdecnn.runs.runs import Run, Weights
 
 NUM_ATTACKED = 8
 """Images that are attacked unless said otherwise: each takes some hundred gradients."""
+_NUM_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AbstractAttackReport:
+    """Of which run, on how many images, and how hard was tried."""
+
+    limits: ClassVar[str]
+    """Where pixels stay."""
+    run: str
+    recipe: str
+    weights: str
+    num_images: int
+    restarts: int
+    num_steps: int
+    seed: int
+    subject: str = "image"
+    """What the samples are: 'signal', 'image' or 'volume'."""
+
+    @property
+    def units(self) -> str:
+        """Those of epsilon, and of noise."""
+        if self.subject == "image":
+            return self.limits
+        return "Numbers are in the data's own units, without bounds."
+
+    def head(self) -> dict[str, Any]:
+        """How the JSON values begin."""
+        names = ("run", "recipe", "weights", "num_images", "restarts", "num_steps", "seed")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,40 +61,36 @@ class FieldAttackResult:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FieldAttackReport:
+class ShownFields:
+    """A few images under one attack, each (channels, *spatial), and the answers to them."""
+
+    attack: str
+    """'': none."""
+    epsilon: float
+    images: list[Tensor]
+    answers: list[Tensor]
+    figures: list[dict[str, Any]]
+    """Of each image, those of the task."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FieldAttackReport(AbstractAttackReport):
     """What attacks make of the answers of a run."""
 
-    run: str
-    recipe: str
-    weights: str
-    num_images: int
-    restarts: int
-    num_steps: int
-    seed: int
+    limits = "No pixel leaves [0, 1] that was in it."
     norm: str
     task: AbstractFieldTask
     clean: Measured
     results: tuple[FieldAttackResult, ...]
-    subject: str
-    """What the samples are: 'image' or 'volume'."""
-
-    @property
-    def units(self) -> str:
-        """Those of epsilon."""
-        if self.subject == "image":
-            return "No pixel leaves [0, 1] that was in it."
-        return "Numbers are in the data's own units, without bounds."
+    examples: tuple[ShownFields, ...] = field(default=(), compare=False, repr=False)
+    """Without an attack, then for each epsilon under that which raised the loss most."""
+    wanted: tuple[Tensor, ...] = field(default=(), compare=False, repr=False)
+    """Of each example, what should have been found."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values; `docs/diagnostics.md` says what every key means."""
         return {
-            "run": self.run,
-            "recipe": self.recipe,
-            "weights": self.weights,
-            "num_images": self.num_images,
-            "restarts": self.restarts,
-            "num_steps": self.num_steps,
-            "seed": self.seed,
+            **self.head(),
             "score": self.task.score,
             "clean": self.clean.to_dict(),
             "results": [
@@ -118,6 +144,13 @@ def attack_field_run(
         task.assess(images, zip(wanted, (answer[0] for answer in one.answers), strict=True))
         for one in found
     ]
+    attacked = list(zip(found, figures, strict=True))[1:]
+    strongest = [
+        max(
+            (pair for pair in attacked if pair[0].epsilon == epsilon), key=lambda pair: pair[1].loss
+        )
+        for epsilon in epsilons
+    ]
     return FieldAttackReport(
         run=str(run.folder),
         recipe=run.config.recipe,
@@ -133,8 +166,23 @@ def attack_field_run(
                 amplification=one.amplification,
                 evaluation=evaluation,
             )
-            for one, evaluation in zip(found[1:], figures[1:], strict=True)
+            for one, evaluation in attacked
+        ),
+        examples=tuple(_shown(task, *pair) for pair in ((found[0], figures[0]), *strongest)),
+        wanted=tuple(
+            (target if target.is_floating_point() else target[None]).cpu()
+            for target in wanted[:_NUM_SHOWN]
         ),
         subject=network.subject,
         **budget,
+    )
+
+
+def _shown(task: AbstractFieldTask, one: AttackedFields, evaluation: Measured) -> ShownFields:
+    return ShownFields(
+        attack=one.attack,
+        epsilon=one.epsilon,
+        images=[pixels[0].cpu() for pixels in one.pixels[:_NUM_SHOWN]],
+        answers=[task.seen(answer[0]).cpu() for answer in one.answers[:_NUM_SHOWN]],
+        figures=evaluation.to_dict()["per_image"][:_NUM_SHOWN],
     )

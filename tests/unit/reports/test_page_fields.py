@@ -35,6 +35,11 @@ def report(runs, path, **options):
     return path.read_text()
 
 
+def test_the_summary_names_the_data_by_its_folder(runs, root, tmp_path):
+    texts = Page(report(runs[:1], tmp_path / "one.html")).texts
+    assert f"pictures, {root.name}" in texts
+
+
 def test_one_denoiser_has_its_figures_and_pictures(runs, tmp_path):
     page = Page(report(runs[:1], tmp_path / "one.html"))
     assert f"{runs[0].summary['test']['psnr']:.2f} dB" in page.texts
@@ -44,6 +49,7 @@ def test_one_denoiser_has_its_figures_and_pictures(runs, tmp_path):
     charts = [entry for entry in page.attributes("svg") if entry.get("class") == "chart"]
     assert len(charts) == 2
     assert "PSNR in dB" in page.texts
+    assert "pdecnn train hamiltonian_denoising --data FOLDER" in page.texts
 
 
 def test_two_denoisers_stand_beside_each_other_on_the_same_images(runs, tmp_path):
@@ -144,6 +150,7 @@ def test_a_slider_goes_through_the_slices_of_volumes(tmp_path):
     config = segmentation.config_for("hamiltonian", balls, 3, training__epochs=1)
     run = pdecnn.train(config, output=tmp_path / "run", device="cpu")
     page = Page(report([run], tmp_path / "page.html", num_images=1))
+    assert "pdecnn train hamiltonian_segmentation_volumes --data FOLDER" in page.texts
     (slider,) = (one for one in page.attributes("input") if one.get("type") == "range")
     slices = [one for one in page.attributes("span") if one.get("class") == "slice"]
     number = int(slider["max"]) + 1

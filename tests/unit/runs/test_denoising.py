@@ -11,7 +11,9 @@ import pdecnn
 from pdecnn.data.image_file import image_form, read_image
 from pdecnn.data.images import pack_pictures
 from pdecnn.errors import ConfigError, DataError
+from pdecnn.reports.robustness_files import draw_attacked_fields
 from pdecnn.runs import predict_images
+from pdecnn.runs.leveling import coarsen
 from pdecnn.runs.preparation import make_run_task, read_splits
 from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.unit.data.test_pictures import write_picture
@@ -131,7 +133,7 @@ def test_images_are_written_by_their_stem_and_nothing_is_overwritten(trained, fo
         predict_images(trained.folder, files, output)
     predict_images(trained.folder, files, output, force=True)
     assert (output / "1.png").read_bytes() == before
-    with pytest.raises(DataError, match="is there already"):  # never the image itself
+    with pytest.raises(DataError, match="with its answer; choose another --output"):
         predict_images(trained.folder, files, folder / "test", force=True)
     write_picture(tmp_path / "other" / "0.png", 4, 4)
     with pytest.raises(DataError, match="for two images"):
@@ -269,6 +271,30 @@ def test_an_attack_costs_decibels_and_the_report_shows_it(trained, tmp_path, cap
     page = (tmp_path / "report.html").read_text()
     assert "PSNR in dB under attack, linf" in page
     assert f"{found['results'][0]['psnr']:.2f}" in page
+    assert "make of them, each with their answers" in page
+    pdecnn.report([trained.folder], tmp_path / "report.html", num_images=0)
+    assert "each with their answers" not in (tmp_path / "report.html").read_text()
+
+
+def test_images_under_the_worst_attack_are_drawn_with_their_answers(trained):
+    found = pdecnn.attack(trained.folder, epsilons=[0.02, 0.1], num_steps=1, restarts=1)
+    assert [shown.epsilon for shown in found.examples] == [0, 0.02, 0.1]
+    network, (clean, *attacked) = pdecnn.load(trained.folder), found.examples
+    for shown in attacked:
+        rivals = [one for one in found.results if one.epsilon == shown.epsilon]
+        worst = max(rivals, key=lambda one: one.evaluation.loss)
+        assert (shown.attack, shown.figures) == (worst.attack, worst.evaluation.per_image)
+        for before, after, answer in zip(clean.images, shown.images, shown.answers, strict=True):
+            assert 0 < float((after - before).abs().max()) <= shown.epsilon * (1 + 1e-5)
+            with torch.no_grad():
+                assert torch.allclose(network(after[None])[0], answer, atol=1e-6)
+    figure = draw_attacked_fields(found)
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    assert len(panels) == 2 * (2 * 3 + 1)  # two images with answers, three times, and clean
+    words = [axes.get_xlabel() for axes in panels]
+    for shown in found.examples:
+        for row in shown.figures:
+            assert f"{row['psnr']:.2f} dB" in words
 
 
 def test_two_images_never_move_apart_in_a_stable_denoiser(folder, tmp_path):
@@ -298,8 +324,20 @@ def test_colours_are_denoised(channels, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("label_smoothing", 0.1), ("mixup", 0.2), ("loss", "least_squares"), ("temperature", 0.5)],
+    [
+        ("label_smoothing", 0.1),
+        ("mixup", 0.2),
+        ("loss", "least_squares"),
+        ("temperature", 0.5),
+        ("evaluation_batch_size", 5),
+    ],
 )
 def test_settings_of_classes_are_refused(name, value, folder):
-    with pytest.raises(ConfigError, match=f"training.{name} is for classes"):
+    with pytest.raises(ConfigError, match=rf"training\.{name} has no use with task"):
         config_for("parabolic", folder, **{f"training__{name}": value})
+
+
+def test_a_coarser_mesh_of_pictures_is_refused_for_what_it_is(trained, tmp_path):
+    """It was refused for data.standardize and others, which nobody had set."""
+    with pytest.raises(ConfigError, match=r"on pictures reads them neither .* pass --time alone"):
+        coarsen(trained, space=2, output=tmp_path / "coarse")

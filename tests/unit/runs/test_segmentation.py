@@ -212,7 +212,8 @@ def test_the_command_line_from_folder_to_labels(trained, balls, tmp_path, capsys
         ({"task.loss": "squared"}, "unknown loss of segmentation"),
         ({"task.name": "regression"}, "does not fit"),
         ({"network.classifier": "linear"}, r"needs network\.classifier=field"),
-        ({"training.mixup": 0.2}, r"training\.mixup is for classes"),
+        ({"training.mixup": 0.2}, r"training\.mixup has no use with task\.name=segmentation"),
+        ({"training.evaluation_batch_size": 5}, r"evaluation_batch_size has no use with task"),
         (
             {"training.level_sizes": [64, 128], "training.level_epochs": [1, 1]},
             r"leave out training\.level_sizes",
@@ -262,3 +263,4 @@ def test_an_attack_costs_dice_of_each_class(trained, capsys, monkeypatch):
     (result,) = values["results"]
     assert result["loss"] > values["clean"]["loss"]
     assert values["clean"]["dice"] == pytest.approx(pdecnn.evaluate(trained.folder)["dice"])
+    assert (trained.folder / "attack" / "attack_linf_images.png").is_file()
