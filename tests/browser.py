@@ -161,7 +161,8 @@ def firefox(tmp_path_factory):
     try:
         told = (re.search(r"BiDi listening on (ws://\S+)", line) for line in process.stderr)
         address = next(filter(None, told))[1]
-        with connect(f"{address}/session", max_size=None) as socket:
+        # A ping every 20 s would move Python's random numbers in the middle of other tests.
+        with connect(f"{address}/session", max_size=None, ping_interval=None) as socket:
             page = Firefox(socket)
             yield page
             page.ask("browser.close")

@@ -82,7 +82,7 @@ def main() -> None:
             save("explorer-dark.webp", page, "#back", "#back-1")
         with served(*WATCHED) as url:
             page = opened(browser, url, 8)
-            save("explorer-waves.webp", page, "header", "#components")
+            save("explorer-waves.webp", page, "header", ".curves")
             save("explorer-grey.webp", page, "header", ".curves", grey=True)
         browser.close()
 

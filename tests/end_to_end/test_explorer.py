@@ -653,7 +653,7 @@ def test_the_networks_to_be_watched_are_heat_and_a_wave(capsys, monkeypatch, tmp
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["nowhere"], 5, "neither a run directory (no config.json) nor a model with published"),
+        (["nowhere"], 5, "not a run directory (no config.json), nor a model with published"),
         (["hamiltonian_cifar10", "--data", "nowhere"], 3, "nowhere"),
         (["hamiltonian_cifar10", "--port", "80"], 2, "--port must be 0"),
         (["hamiltonian_cifar10", "--device", "tpu"], 2, "unknown device 'tpu'"),

@@ -151,6 +151,7 @@ class Explorer:
             "symbol": self.blocks[0].integrator.features_symbol,
             "num_weights": subject.network.num_weights,
             "class_names": subject.class_names,
+            "output": "classes" if self._finds_classes else "output",
             "blocks": [_describe_block(block) for block in self.blocks],
             # With these steps Theorem 1 holds in discrete time, for any two inputs.
             "never_expands": config.step_size == STABLE,
@@ -163,6 +164,7 @@ class Explorer:
             "sample": sample,
             "label": self.inputs.label(sample),
             "picture": self.inputs.picture(sample),
+            "size": list(self.inputs.pixels(sample).shape[1:]),
             "probabilities": self._probabilities(sample, trajectory),
             "answer": self._answer(trajectory),
             "wanted": self.inputs.wanted(sample),
@@ -257,8 +259,12 @@ class Explorer:
         """That of each pixel, where there is one."""
         if found.answer is None:
             return None
-        classes = self.subject.network.config.classifier not in CLOSINGS[1:]
-        return answer_picture(found.answer, classes=classes)
+        return answer_picture(found.answer, classes=self._finds_classes)
+
+    @property
+    def _finds_classes(self) -> bool:
+        """Whether outputs are scores of classes, of an input or of each of its pixels."""
+        return self.subject.network.config.classifier not in CLOSINGS[1:]
 
     def _shown(
         self, sample: str, block: int, view: str, amount: float
@@ -319,6 +325,7 @@ def describe(explorers: Sequence[Explorer]) -> dict[str, Any]:
     return {
         "networks": [explorer.describe() for explorer in explorers],
         "dimension": subject.network.config.dimension,
+        "is_field": subject.network.config.is_field,
         "num_samples": subject.num_samples,
         "has_test": subject.test is not None,
         "examples": inputs.examples(),

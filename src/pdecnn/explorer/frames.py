@@ -13,13 +13,14 @@ from torch.nn import functional
 
 from pdecnn.data.image_file import seen_pixels
 from pdecnn.diagnostics.energy import energy_curves
+from pdecnn.diagnostics.guarantees import guaranteed_bound
 from pdecnn.diagnostics.jacobians import has_symmetric_layers
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import relative_error
 from pdecnn.networks.stages import InvertibleConnector
 from pdecnn.pde.block import Block
 from pdecnn.pde.chain import chain_trajectories
-from pdecnn.pde.facts import HEAT, declared
+from pdecnn.pde.facts import EULER_RULE, HEAT, declared
 from pdecnn.pde.integrators import AbstractReversibleIntegrator, Layers, State
 from pdecnn.pde.layers import AbstractLayer
 
@@ -106,7 +107,7 @@ def norm_and_energy(block: Block, features: Tensor) -> dict[str, Any]:
     curves = energy_curves(deepcopy(block).cpu(), features.cpu())
     known = curves.raw if curves.centred is None else curves.centred
     energy = curves.printed_centred if known is None else known
-    note = _energy_note(block, known is not None, energy is not None)
+    note = _energy_note(block, features.shape[2:], known is not None, energy is not None)
     if energy is not None and bool((energy < 0).any()):  # biases may take it there
         energy, note = None, "Its energy falls below zero: no share of the start can be drawn."
     return {
@@ -125,12 +126,14 @@ def norm_alone(features: Sequence[Tensor]) -> dict[str, Any]:
     }
 
 
-def _energy_note(block: Block, known: bool, printed: bool) -> str:
+def _energy_note(block: Block, size: Sequence[int], known: bool, printed: bool) -> str:
     if known and declared(type(block.integrator), "conserves_energy"):
         return "With weights constant in time a wave keeps its energy, up to small swings."
     rule = declared(type(block.integrator), "stability")
     if known and (rule is None or rule.contractive == 0):
         return "It never rises along the exact solution, with weights constant in time."
+    if known and rule is EULER_RULE and len(set(block.steps)) == 1:
+        return _constant_heat_note(block, size)
     if known:
         return "With weights constant in time and small steps heat never raises its energy."
     if printed:
@@ -141,6 +144,18 @@ def _energy_note(block: Block, known: bool, printed: bool) -> str:
     if any(layer.activation.antiderivative is None for layer in layers):
         return "No energy is known for this activation."
     return "No energy is known for normalised layers."
+
+
+def _constant_heat_note(block: Block, size: Sequence[int]) -> str:
+    """Up to which step size energy cannot rise: above it often does, where stencils are large."""
+    bound = guaranteed_bound(block.integrator, block.steps[0], size)
+    if bound is None:
+        return "In small steps heat never raises its energy."
+    factor = block.step_sizes[0] / block.step_size
+    said = f"Steps of at most {factor * bound:.3g} never raise heat's energy (eq. 8)"
+    if block.step_size <= bound:
+        return f"{said}, and these are {block.step_sizes[0]:.3g}."
+    return f"{said}; these are {block.step_sizes[0]:.3g}, and may."
 
 
 def distances(block: Block, index: int, one: Trajectory, other: Trajectory) -> dict[str, Any]:

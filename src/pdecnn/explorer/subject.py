@@ -10,15 +10,20 @@ from torch import Tensor
 from pdecnn.data.image_file import read_image_bytes
 from pdecnn.data.image_set import ImageSet
 from pdecnn.data.registry import PUBLISHED
-from pdecnn.errors import CheckpointError, ConfigError, DataError
+from pdecnn.errors import DataError
 from pdecnn.learning.tasks import AbstractTask
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import refuse_nonfinite
-from pdecnn.networks.registry import create_model, list_models, published_name
 from pdecnn.runs.config import DataConfig
-from pdecnn.runs.preparation import Device, make_run_task, read_splits, resolve_device
-from pdecnn.runs.recipes import recipe
-from pdecnn.runs.runs import Run, Weights, is_run
+from pdecnn.runs.preparation import (
+    Device,
+    make_run_task,
+    open_run,
+    read_splits,
+    read_weights,
+    resolve_device,
+)
+from pdecnn.runs.runs import Weights
 
 PHOTOGRAPHS = {"cat.png": "cat", "flower.jpg": None, "china.jpg": None}
 """To begin with where there are no test images, and of which class each is. The cat is Chelsea of
@@ -122,29 +127,14 @@ def open_subject(
     with photographs; any other cannot be explored without.
     """
     where = resolve_device(device)
-    name, published = str(run), published_name(run)
-    if is_run(Path(run)):
-        config = Run(run).config
-        task = make_run_task(config)
-        network = Network.from_pretrained(Run(run).weights(weights))
-        data_config, seed = config.data, config.seed
-    elif published is not None:
-        if weights != "best":
-            raise ConfigError(f"{name} has its published weights only; leave out --weights")
-        network = create_model(name, pretrained=True)
-        data_config, seed, task = recipe(name).data, 0, make_run_task(recipe(name))
-    else:
-        names = ", ".join(list_models(pretrained=True))
-        raise CheckpointError(
-            f"{name}: neither a run directory (no config.json) nor a model with published weights "
-            f"({names}); pass what `pdecnn train` made, or one of these names"
-        )
+    opened = open_run(run)
+    config, network = opened.config, read_weights(opened, weights)
     refuse_nonfinite(network, Path(run))
-    if data is not None:
-        data_config = replace(data_config, folder=str(data))
-    test, notice = _read_test(data_config, seed, network, task, optional=data is None)
+    data_config = config.data if data is None else replace(config.data, folder=str(data))
+    task = make_run_task(config)
+    test, notice = _read_test(data_config, config.seed, network, task, optional=data is None)
     network.to(where).eval()
-    return Subject(name=name, network=network, test=test, notice=notice)
+    return Subject(name=str(run), network=network, test=test, notice=notice)
 
 
 def _read_test(

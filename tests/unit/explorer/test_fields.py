@@ -1,6 +1,7 @@
 """Networks with an answer for each pixel: the answer, and the way of the state through levels."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ import torch
 import pdecnn
 from pdecnn.explorer.answers import Explorer, describe
 from pdecnn.explorer.frames import compute_trajectory
+from pdecnn.explorer.recording import write_recording
 from pdecnn.explorer.subject import MOST_OF_FIELDS, open_subject
+from tests.browser import watched_page
 from tests.explorers import decoded, step_between_levels
 from tests.unit.runs.test_denoising import config_for, write_smooth
 
@@ -53,6 +56,23 @@ def test_the_answer_is_that_of_the_network_whose_state_goes_on(denoiser):
     assert noisy["answer"] != sample["answer"]
     assert reverse["reversible"]
     assert reverse["errors"][0] < 1e-3
+
+
+def test_what_a_denoiser_makes_of_an_input_is_on_the_page(browser, denoiser, tmp_path):
+    """With no word of classes, of which it has none, nor of a smaller input than it takes."""
+    path = tmp_path / "explorer.html"
+    write_recording([Explorer(open_subject(denoiser))], path)
+    with watched_page(browser) as page:
+        page.goto(path.as_uri())
+        page.wait_for_selector("body[aria-busy=false]")
+        page.wait_for_function("document.querySelectorAll('#field canvas').length === 2")
+        assert page.is_visible("#field")
+        assert not page.is_visible("#bars-key")
+        assert not page.is_visible("#train")
+        stations = page.locator("#diagram li").all_inner_texts()
+        found = [re.findall(r"\w+", stations[place]) for place in (0, -1)]
+        assert found == [[name, "1", "12", str(MOST_OF_FIELDS[2])] for name in ("input", "output")]
+        assert page.complaints == []
 
 
 def test_a_segmenter_shows_its_classes_and_those_meant(tmp_path):

@@ -1,5 +1,8 @@
 """What the page shows is what the network computes."""
 
+from copy import deepcopy
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -13,6 +16,7 @@ from pdecnn.explorer.frames import (
     norm_and_energy,
     run_backwards,
 )
+from tests.dense import dense_convolution
 from tests.explorers import make_subject
 
 DYNAMICS = ("hamiltonian", "second_order", "parabolic", "resnet")
@@ -61,6 +65,24 @@ def test_norm_and_energy_are_those_of_the_diagnostics(dynamics, normalization):
     }
     default = "normalised" if normalization == "tv" else "a wave keeps its energy"
     assert kinds[normalization].get(dynamics, default) in shown["energy_note"]
+
+
+@pytest.mark.parametrize(("share", "rises"), [(0.9, False), (3.0, True)])
+def test_a_caption_of_heat_whose_energy_rises_says_that_its_steps_are_too_long(share, rises):
+    subject = make_subject(
+        "parabolic", normalization="none", activation="tanh", share_weights=True, num_steps=12
+    )
+    block = subject.network.blocks[0]
+    features = trajectory_of(subject).inputs[0]
+    stencils = deepcopy(block.layers[0].convolution).double()
+    bound = 2 / float(torch.linalg.matrix_norm(dense_convolution(stencils, (12, 10)), 2)) ** 2
+    block.step_size = share * bound
+    shown = norm_and_energy(block, features)
+    assert any(later > earlier for earlier, later in pairwise(shown["energy"])) == rises
+    said = f"Steps of at most {bound:.3g} never raise heat's energy (eq. 8)"
+    size = f"{share * bound:.3g}"
+    wanted = f"{said}; these are {size}, and may." if rises else f"{said}, and these are {size}."
+    assert shown["energy_note"] == wanted
 
 
 def test_an_energy_below_zero_is_no_share_of_the_start():

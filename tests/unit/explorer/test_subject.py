@@ -96,7 +96,10 @@ def test_signals_cannot_do_without_their_data(tmp_path):
 
 def test_what_is_neither_run_nor_name_is_refused(tmp_path, run):
     for wrong in (tmp_path, "hamiltonian_cifar", "resnet_cifar10", "nowhere/at/all"):
-        with pytest.raises(CheckpointError, match=r"neither a run .* second_order_cifar10"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"not a run .*, nor a model .* `pdecnn models`",
+        ):
             open_subject(wrong, device="cpu")
     with pytest.raises(ConfigError, match="weights must be one of best, last"):
         open_subject(run.folder, weights="worst", device="cpu")

@@ -193,9 +193,11 @@ class Network {
       if (k === block) made.setAttribute("aria-current", "step");
       return made;
     });
-    const input = station("input", `${facts.in_channels} × ${sample.picture.shape.slice(1).join(" × ")}`);
-    const classes = station("classes", String(facts.class_names.length));
-    this.at("diagram").replaceChildren(input, ...blocks, classes);
+    const points = sample.size.join(" × ");
+    const input = station("input", `${facts.in_channels} × ${points}`);
+    const outputs = facts.class_names.length;
+    const output = station(facts.output, sample.answer ? `${outputs} × ${points}` : String(outputs));
+    this.at("diagram").replaceChildren(input, ...blocks, output);
   }
 
   showFrame() {
@@ -233,8 +235,9 @@ class Network {
   }
 
   showBars() {
-    const { probabilities, label } = this.sample;
-    this.at("prediction").hidden = !probabilities;
+    const { probabilities, label, answer } = this.sample;
+    this.at("prediction").hidden = !probabilities && !answer;
+    this.at("bars").hidden = this.at("bars-key").hidden = !probabilities;
     if (probabilities) drawBars(this.at("bars"), this.facts.class_names, probabilities, this.noise?.probabilities, label);
     this.showField();
   }
@@ -472,6 +475,7 @@ function showPage() {
   at("notice").replaceChildren(...words);
   at("notice").hidden = !page.notice;
   at("drop").hidden = !page.takes_images || page.recorded;
+  at("train").hidden = page.dimension !== 2 || page.is_field;
   at("pick").hidden = !page.has_test || page.recorded;
   at("number").max = page.num_samples - 1;
   at("count").textContent = `of 0 to ${page.num_samples - 1}`;
