@@ -167,8 +167,9 @@ def page(
         "",
         "| network | weights | MFLOP an image | epochs | seeds | test accuracy | seconds a run |",
         "|---|--:|--:|--:|--:|--:|--:|",
-        *(_row(name, runs) for name, runs in rows.items()),
+        *(_row(name, runs) for name, runs in rows.items() if runs),
         "",
+        *_missing(rows),
         "MFLOP: convolutions and matrix products of the scores of one image, a multiplication and",
         "an addition each counting one. Seconds: all epochs of a run, compiling included, on one",
         "card that it shared with others; divided by how many at a time its share of the card.",
@@ -191,9 +192,13 @@ def title(name: str) -> str:
     return name.removesuffix("_cifar10_tuned").replace("_", " ")
 
 
+def _missing(rows: dict[str, list[Found]]) -> list[str]:
+    """What has no row, in one sentence."""
+    names = [name for name, runs in rows.items() if not runs]
+    return [f"{NOT_MEASURED.capitalize()}: {'; '.join(names)}.", ""] if names else []
+
+
 def _row(name: str, runs: Sequence[Found]) -> str:
-    if not runs:
-        return f"| {name} | | | | 0 | {NOT_MEASURED} | |"
     first = runs[0]
     seconds = ", ".join(f"{run.seconds:.0f}" for run in runs)
     shared = " or ".join(map(str, sorted({run.at_a_time for run in runs})))
@@ -239,9 +244,10 @@ def _floors(rows: dict[str, list[Found]]) -> list[str]:
 
 def _ablation(parts: dict[str, list[Found]]) -> list[str]:
     whole = parts["without_nothing"]
-    lines = [
-        "## What each ingredient gives",
-        "",
+    lines = ["## What each ingredient gives", ""]
+    if not any(parts.values()):
+        return [*lines, f"Networks without one of them: {NOT_MEASURED}.", ""]
+    lines += [
         f"`{HAMILTONIAN}` with one ingredient removed at a time, a third of the epochs.",
         "",
         "| removed | seeds | test accuracy | difference |",
@@ -332,7 +338,7 @@ def _departures() -> list[str]:
         if others:
             said.append(
                 f"- `{name}` has the network of that trial, but {', '.join(others)} of "
-                f"`{HAMILTONIAN}`: so no trial was trained"
+                f"`{HAMILTONIAN}`: no trial had both"
             )
     return [*said, ""] if said else []
 

@@ -1,6 +1,7 @@
 """The search: which trials there are, what is written down, and where it goes on."""
 
 import math
+import os
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch._dynamo.utils import counters
 from benchmarks import search as module
 from benchmarks.resnets import CifarResNet, TrainableResNet
 from benchmarks.search import (
+    ASKED,
     MOST_WEIGHTS,
     NETWORKS,
     SEARCHED,
@@ -29,6 +31,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.learning.capture import compiled_network
 from pdecnn.networks.network import Network
 from pdecnn.runs.preparation import Splits
+from pdecnn.runs.recipes import recipe
 
 NETWORK = "hamiltonian_cifar10_tuned"
 PLAN = rungs(9, 2, 18)
@@ -70,6 +73,19 @@ def test_trials_are_the_same_in_every_call_and_differ():
     assert len({str(trial) for trial in trials}) == 12
     assert {trial["training.optimizer"] for trial in trials} == {"nesterov", "muon"}
     assert trials != [draw(NETWORK, number, 1) for number in range(12)]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("dynamics", MOST_WEIGHTS)
+def test_the_recipe_is_tried_with_what_is_asked(dynamics, asked):
+    network, wanted = f"{dynamics}_cifar10_tuned", ASKED[asked]
+    own = recipe(network).with_settings({"training.epochs": 5, "data.validation_fraction": 0.2})
+    trials = next_trials(network, [(len(wanted), 5)], 0, [], list(wanted))
+    assert [trial.trial for trial in trials] == list(wanted)
+    for trial, settings in zip(trials, wanted.values(), strict=True):
+        config = configured(trial)
+        assert config == own.with_settings(settings)
+        assert Network(config.network).num_weights <= MOST_WEIGHTS[dynamics]
 
 
 @pytest.mark.parametrize("dynamics", MOST_WEIGHTS)
@@ -131,6 +147,43 @@ def test_a_search_goes_on_where_it_stopped(tmp_path):
     third = Oracle()
     assert search(NETWORK, PLAN, path=path, workers=third, jobs=1)
     assert third.ran == []
+
+
+def finished(number):
+    return Row(Trial(NETWORK, 0, number, 2, 0, draw(NETWORK, number, 0)), 0.5, 3.0)
+
+
+def test_a_search_killed_while_it_writes_a_row_leaves_the_rows_before(tmp_path, monkeypatch):
+    path = tmp_path / "search.csv"
+    for number in range(2):
+        append_row(path, finished(number))
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    for function in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, function, killed)
+            with pytest.raises(KeyboardInterrupt):
+                append_row(path, finished(2))
+        assert read_rows(path) == [finished(0), finished(1)]
+    append_row(path, finished(2))
+    assert read_rows(path) == list(map(finished, range(3)))
+
+
+@pytest.mark.parametrize("damaged", [2, 3])
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.9])
+def test_a_row_that_is_not_whole_is_named_by_its_line(tmp_path, damaged, share):
+    path = tmp_path / "search.csv"
+    for number in range(2):
+        append_row(path, finished(number))
+    lines = path.read_text().splitlines(keepends=True)
+    line = lines[damaged - 1]
+    for end in ("", "\n"):
+        lines[damaged - 1] = line[: int(share * len(line))] + end
+        path.write_text("".join(lines))
+        with pytest.raises(ValueError, match=rf"line {damaged} is no finished trial \(.*remove"):
+            read_rows(path)
 
 
 def test_a_trial_that_would_end_too_late_is_not_begun(tmp_path):

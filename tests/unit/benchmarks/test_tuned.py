@@ -137,7 +137,8 @@ def test_the_page_has_means_differences_and_what_is_missing(tmp_path, monkeypatc
         "| hamiltonian | 264,106 | 168 | 200 | 3 | 92.60 ± 0.10 | 50, 50, 50 (6 at a time) |"
         in text
     )
-    assert "| parabolic | | | | 0 | not measured | |" in text
+    assert "Not measured: parabolic; second order; parabolic, the paper's; " in text
+    assert "| parabolic |" not in text
     assert text.startswith("# The best accuracy for the weights: 92.60 %\n")
     assert "- hamiltonian: 92.6 wanted, reached" in text
     assert "- hamiltonian against ResNet-20, our recipe: +0.60 points" in text
@@ -158,5 +159,6 @@ def test_a_page_without_any_run_says_so(tmp_path):
     write_json(tmp_path / "speed.json", {"parts": {}})
     contents = tuned_page.written(tmp_path)
     assert contents.keys() == {"tuned.md"}
+    assert "without one of them: not measured." in contents["tuned.md"].decode()
     assert "steps of tuned training: not measured." in contents["tuned.md"].decode()
     assert "Trials: not measured." in contents["tuned.md"].decode()
