@@ -27,6 +27,7 @@ from pdecnn.data.patches import with_test_noise
 from pdecnn.files import write_atomically, write_json
 from pdecnn.learning.image_quality import psnr
 from pdecnn.networks.network import Network, evaluation_mode
+from pdecnn.reports.recorded import device_name
 from pdecnn.runs.config import parse_assignment
 from pdecnn.runs.runs import Run
 
@@ -36,6 +37,8 @@ _SMALL = {
     "network.hidden_channels": 32,
     "network.channels": [16, 64, 16, 16],
     "training.learning_rates": [4e-3],
+    "training.batch_size": 128,
+    "training.epochs": 20,
 }
 _BLIND = {"data.noise": [5.0, 55.0]}
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -47,6 +50,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     "parabolic_small": ("parabolic_denoising", _SMALL),
     "hamiltonian_small": ("hamiltonian_denoising", _SMALL),
     "blind_small": ("hamiltonian_denoising", _SMALL | _BLIND),
+    "blind_parabolic_small": ("parabolic_denoising", _SMALL | _BLIND),
 }
 TITLES = {
     "hamiltonian": "hamiltonian",
@@ -57,6 +61,7 @@ TITLES = {
     "parabolic_small": "parabolic, small",
     "hamiltonian_small": "hamiltonian, small",
     "blind_small": "hamiltonian, small, one network for 5 to 55",
+    "blind_parabolic_small": "parabolic, small, one network for 5 to 55",
 }
 # Set12 at noise 15, 25, 50 in dB, as their authors or Zhang et al. (2017) have them.
 PUBLISHED = {
@@ -147,8 +152,7 @@ def draw(network: Network, path: Path) -> None:
 def page(folder: Path) -> str:
     """The whole page."""
     runs = {name: read(folder, name) for name in NETWORKS}
-    measured = [run for found in runs.values() for run in found]
-    missing = ", ".join(TITLES[name] for name, found in runs.items() if not found)
+    missing = "; ".join(TITLES[name] for name, found in runs.items() if not found)
     best = max(fmean(values) for found in runs.values() if (values := values_at(found, NOISE)))
     lines = [
         f"# Denoising: {best:.2f} dB on Set12 at noise 25",
@@ -167,7 +171,8 @@ def page(folder: Path) -> str:
             seconds = ", ".join(f"{run['seconds']:.0f}" for run in found)
             lines.append(
                 f"| {TITLES[name]} | {found[0]['num_weights']:,} | {len(found)} | "
-                f"{' | '.join(cells)} | {found[0]['updates']:,} | {seconds} |"
+                f"{' | '.join(cells)} | {found[0]['updates']:,} x {found[0]['batch_size']} | "
+                f"{seconds} |"
             )
     for name, (weights, *published) in PUBLISHED.items():
         said = "" if weights is None else f"{weights:,}"
@@ -175,14 +180,29 @@ def page(folder: Path) -> str:
         lines.append(f"| {name}, published | {said} | | {numbers} | | |")
     lines += [
         "",
+        "Updates: times the patches of a batch.",
         "Seconds are those of epochs on a card, or a CPU, that others used too. Noise is drawn by",
         "`numpy.random.default_rng(0)`, one draw a picture in the order of names, not clipped.",
         *([f"Not measured, for want of time on the device: {missing}."] if missing else []),
         "",
-        f"{measured_on(measured[0]['environment'])}.",
+        *provenance(runs),
         "",
     ]
     return "\n".join(lines)
+
+
+def provenance(runs: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """When and on what the first run of each network was trained, once where it is the same."""
+    first = {name: found[0]["environment"] for name, found in runs.items() if found}
+    machines: dict[str, list[str]] = {}
+    for name, environment in first.items():
+        machines.setdefault(device_name(environment["hardware"]), []).append(name)
+    if len(machines) == 1:
+        return [f"{measured_on(first[next(iter(first))])}."]
+    return [
+        f"- {'; '.join(TITLES[name] for name in names)}: {measured_on(first[names[0]])}"
+        for names in machines.values()
+    ]
 
 
 def read(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -202,6 +222,7 @@ def read(folder: Path, name: str) -> list[dict[str, Any]]:
                 "psnr": {float(level): value for level, value in by_level.items()},
                 "num_weights": summary["num_weights"],
                 "updates": run.metrics[-1]["step"],
+                "batch_size": run.config.training.batch_size,
                 "seconds": sum(row["seconds"] for row in rows),
                 "environment": json.loads((path / "environment.json").read_bytes()),
             }

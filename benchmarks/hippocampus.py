@@ -277,7 +277,7 @@ def page(folder: Path) -> str:
         "The hippocampus in 200 MR volumes (Medical Segmentation Decathlon, CC BY-SA 4.0): the 40",
         "at the positions 4, 9, 14, ... of the sorted names are the test, the other 160 are for",
         "training and validation. A plain 3D U-Net of our own stands beside, trained with the same",
-        "patches, updates, augmentation and loss. The best epoch at validation was scored once on",
+        "patches, augmentation and loss. The best epoch at validation was scored once on",
         "the test volumes. Written by `python -m benchmarks.hippocampus` from",
         "`docs/results/hippocampus`.",
         "",
@@ -306,11 +306,15 @@ def page(folder: Path) -> str:
             "The U-Net's learning rate is the best of three by the validation Dice of a shorter",
             f"training ({rates}); ours has that of its recipe.",
         ]
-    training = measured[0]["config"]["training"]
-    batch_size, epochs = training["batch_size"], recipe(RECIPE).training.epochs
+    batch_size = measured[0]["config"]["training"]["batch_size"]
+    epochs = ", ".join(
+        f"{TITLES[kind]} for {runs[0]['config']['training']['epochs']} epochs"
+        for kind, runs in found.items()
+        if runs
+    )
     lines += [
         "",
-        f"Trained for {training['epochs']} epochs, the recipe has {epochs}; 3 seeds are wanted.",
+        f"Trained: {epochs}; the recipe has {recipe(RECIPE).training.epochs}. 3 seeds are wanted.",
         "",
         f"A step with {batch_size} patches needs this much beyond weights and the",
         "optimiser's state, by plain operators:",

@@ -18,3 +18,12 @@ def test_fewer_than_100_000_weights_are_ahead_of_tnrd_with_each_of_three_seeds()
     for run in runs:
         assert run["num_weights"] <= 100_000
         assert run["psnr"][denoising.NOISE] >= denoising.PUBLISHED["TNRD"][2] >= 30.06
+
+
+def test_fewer_weights_than_dncnn_has_are_ahead_of_it_with_each_of_three_seeds():
+    runs = denoising.read(RUNS, "hamiltonian")
+    assert len(runs) == 3
+    weights, _, rival, _ = denoising.PUBLISHED["DnCNN"]
+    for run in runs:
+        assert run["num_weights"] < weights
+        assert run["psnr"][denoising.NOISE] > rival == 30.44

@@ -41,6 +41,8 @@ def test_a_network_for_a_range_has_a_figure_at_each_level(runs):
     assert "| 1 | 32.75 | 30.25 | 27.05 |" in blind
     (ours,) = (line for line in lines if line.startswith("| hamiltonian |"))
     assert "| 2 | not measured | 30.35 ± 0.07 | not measured |" in ours
+    (missing,) = (line for line in lines if line.startswith("Not measured"))
+    assert "parabolic, small; hamiltonian, small" in missing
 
 
 def test_what_is_kept_names_no_place_of_a_machine(runs, tmp_path):

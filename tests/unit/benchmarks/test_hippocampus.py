@@ -96,6 +96,7 @@ def test_the_page_has_each_training_and_the_memory_of_each_mode(packed, tmp_path
     assert text.startswith("# Segmentation: a median Dice of 0.901 anterior and 0.877 posterior\n")
     assert text.count("| 0.901 | 0.877 | 0.880 |") == 3
     assert "(0.001: 0.811)" in text
-    assert f"Trained for {ours['config']['training']['epochs']} epochs, the recipe has 20" in text
+    epochs = ours["config"]["training"]["epochs"]
+    assert f"plain 3D U-Net for {epochs} epochs; the recipe has 20" in text
     assert "| exact | 200 |" in text
     assert "| plain 3D U-Net | | not measured |" in text
