@@ -120,7 +120,7 @@ def test_bad_options_are_said_in_one_line(run_command, run, options, code, messa
 def test_what_is_neither_a_run_nor_a_model_is_said(run_command, tmp_path):
     done = run_command("certify", tmp_path)
     assert done.code == 5
-    assert "neither a run directory" in done.stderr
+    assert "not a run directory (no config.json), nor a model" in done.stderr
 
 
 def test_the_report_shows_both_curves(run_command, run, tmp_path):

@@ -14,47 +14,47 @@ COMMANDS = {
         --device VALUE --quiet --json --debug
     """,
     "evaluate": """
-        RUN|MODEL --data DIR --split VALUE --noise VALUE --weights VALUE --device VALUE --json
+        RUN|MODEL --data DIR --split NAME --noise VALUE --weights NAME --device VALUE --json
         --debug
     """,
     "predict": """
-        RUN|MODEL IMAGE... --top VALUE --output DIR --force --weights VALUE --device VALUE --json
+        RUN|MODEL IMAGE... --top VALUE --output DIR --force --weights NAME --device VALUE --json
         --debug
     """,
     "coarsen": """
-        RUN --space FACTOR --time FACTOR --method VALUE --interpolation VALUE --evaluate --data DIR
-        --set KEY=VALUE... --output RUN --weights VALUE --device VALUE --json --debug
+        RUN --space FACTOR --time FACTOR --method NAME --interpolation NAME --evaluate --data DIR
+        --set KEY=VALUE... --output RUN --weights NAME --device VALUE --json --debug
     """,
     "refine": """
-        RUN --space FACTOR --time FACTOR --interpolation VALUE --evaluate --data DIR
-        --set KEY=VALUE... --output RUN --weights VALUE --device VALUE --json --debug
+        RUN --space FACTOR --time FACTOR --interpolation NAME --evaluate --data DIR
+        --set KEY=VALUE... --output RUN --weights NAME --device VALUE --json --debug
     """,
     "reproduce": """
         TARGET --data DIR --datasets NAMES... --dynamics NAMES... --seeds VALUE --output DIR
         --quick --set KEY=VALUE... --jobs VALUE --device VALUE --quiet --json --debug
     """,
     "diagnose": """
-        RUN|MODEL --data DIR --weights VALUE --output DIR --full --device VALUE --json --debug
+        RUN|MODEL --data DIR --weights NAME --output DIR --full --device VALUE --json --debug
     """,
     "report": """
-        RUN... --output -o FILE --data DIR... --weights VALUE --images VALUE --no-diagnosis
+        RUN... --output -o FILE --data DIR... --weights NAME --images VALUE --no-diagnosis
         --device VALUE --quiet --debug
     """,
     "attack": """
         RUN|MODEL --epsilon E... --norm VALUE --method NAMES... --restarts VALUE --steps VALUE
-        --seed VALUE --images VALUE --data DIR --weights VALUE --output DIR --device VALUE --json
+        --seed VALUE --images VALUE --data DIR --weights NAME --output DIR --device VALUE --json
         --debug
     """,
     "certify": """
-        RUN|MODEL --data DIR --radius R... --images VALUE --no-attack --weights VALUE --output DIR
+        RUN|MODEL --data DIR --radius R... --images VALUE --no-attack --weights NAME --output DIR
         --device VALUE --json --debug
     """,
     "explore": """
-        RUN|MODEL [RUN|MODEL] --data DIR --weights VALUE --export FILE --port VALUE --no-browser
+        RUN|MODEL [RUN|MODEL] --data DIR --weights NAME --export FILE --port VALUE --no-browser
         --device VALUE --debug
     """,
     "export": """
-        RUN|FOLDER|MODEL --onnx FILE --torch-export FILE --pixels VALUE --weights VALUE --json
+        RUN|FOLDER|MODEL --onnx FILE --torch-export FILE --pixels NAME --weights NAME --json
         --debug
     """,
     "recipes": "--json --debug",

@@ -16,6 +16,7 @@ from rich.console import Console
 from sklearn.datasets import load_digits
 
 import pdecnn
+from pdecnn import cli
 from pdecnn.cli import application
 from pdecnn.cli.application import explain
 from pdecnn.errors import (
@@ -449,8 +450,18 @@ def test_version_and_help(run_command):
     for name in commands.split():
         assert name in done.stdout
         assert run_command(name, "--help").code == 0
-    # No summary of a command is cut off.
-    assert "..." not in done.stdout.partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("group", [(), ("data",)])
+def test_no_summary_of_a_command_is_cut_off(run_command, group):
+    assert "..." not in run_command(*group, "--help").stdout.partition("Commands:")[2]
+
+
+def test_the_help_says_accepted_words_once(run_command):
+    """`--weights <best|last>  best or last.` said them twice."""
+    for command in cli.COMMANDS:
+        text = run_command(command.__name__, "--help").stdout
+        assert not re.search(r"<\w+\|", text), text
 
 
 def test_a_misspelt_command_or_flag_is_a_usage_error(run_command):

@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 
 
 def choice(flag: str, meaning: str) -> Any:
-    """An option with a `Literal` as type: who takes the word refuses a wrong one, in one line."""
-    return typer.Option(flag, help=meaning, parser=str)
+    """An option with a `Literal` as type: who takes the word refuses a wrong one, in one line.
+
+    The help says the words once, in the meaning; as a metavar typer would say them again.
+    """
+    return typer.Option(flag, help=meaning, parser=str, metavar="NAME")
 
 
 NetworkArgument = Annotated[
@@ -151,9 +154,9 @@ EXIT_CODES: dict[type[Exception], int] = {
 }
 _MEMORY_REMEDY = "close other programs, or use another --device"
 _TRAINING_MEMORY_REMEDY = (
-    "lower training.batch_size, training.evaluation_batch_size, data.size or network.channels, "
-    "raise training.accumulation, or set network.backprop=exact (checkpointed for parabolic "
-    "networks)"
+    "lower training.batch_size, data.size, network.channels or, of classifiers, "
+    "training.evaluation_batch_size, raise training.accumulation, or set network.backprop=exact "
+    "(checkpointed for parabolic networks)"
 )
 _MEMORY_REMEDIES = {
     "train": _TRAINING_MEMORY_REMEDY,

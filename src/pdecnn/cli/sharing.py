@@ -133,7 +133,7 @@ def download_data(
     ] = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Fetch the published archive of a data set, which training reads as it is."""
+    """Fetch the archive of a data set, which training reads as it is."""
     from contextlib import nullcontext
 
     from pdecnn.data.download import download
@@ -156,7 +156,7 @@ def pack_data(
     settings: SetOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
 ) -> None:
-    """Put a folder of pictures, of images with labels, or of sounds into one file for `--data`."""
+    """Put pictures, images with labels, or sounds into one file."""
     from pdecnn.data.images import pack_pictures
     from pdecnn.data.segmented import dimension_of, pack_segmented
     from pdecnn.data.sounds import has_sounds, pack_sounds

@@ -102,9 +102,16 @@ def read_label_image(path: Path) -> Pixels:
 
     with _refused_in_words(str(path)), path.open("rb") as stream, _open_by_pillow(stream) as image:
         _check_pixels(image.width, image.height)
-        if image.mode not in _LABEL_MODES:
+        problem = None
+        if image.format in ("JPEG", "MPO"):
+            problem = "is a JPEG file, which changes numbers"
+        elif image.mode == "F":
+            problem = "holds floating numbers"
+        elif image.mode not in _LABEL_MODES:
+            problem = "is in colour"
+        if problem is not None:
             raise UnsuitableFile(
-                f"is in colour (mode {image.mode}); save the classes of the pixels as the numbers "
+                f"{problem} (mode {image.mode}); save the classes of the pixels as the numbers "
                 f"0, 1, 2, ... of one channel, as a PNG file"
             )
         assert isinstance(image, Image.Image)

@@ -219,6 +219,12 @@ def _named_parts(
     parts: dict[str, _Sounds], settings: SoundSettings, place: Path
 ) -> dict[str, _Sounds]:
     """The parts with the groups of `test_groups` and `validation_groups` taken out."""
+    twice = sorted(set(settings.test_groups or ()) & set(settings.validation_groups or ()))
+    if twice:
+        raise DataError(
+            f"{place}: {twice[0]!r} is in data.test_groups and data.validation_groups; leave it "
+            f"out of one"
+        )
     for part in ("test", "validation"):
         chosen = getattr(settings, f"{part}_groups")
         if chosen is None:

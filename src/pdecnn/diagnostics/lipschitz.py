@@ -151,7 +151,10 @@ def check_known(network: nn.Module) -> None:
     if type(preprocessing) is not Preprocessing:
         raise _unknown("preprocessing", f"is of class {type(preprocessing).__name__}")
     if preprocessing.emphasis:
-        raise _unknown("preprocessing", f"has emphasis={preprocessing.emphasis:g}")
+        raise ConfigError(
+            f"preprocessing has emphasis={preprocessing.emphasis:g}, of which no Lipschitz "
+            f"constant is known, and nothing can be certified; train with data.emphasis=0"
+        )
 
 
 def _oddity(part: nn.Module) -> str | None:

@@ -13,17 +13,16 @@ from pdecnn.diagnostics.attacks import DLR_CLASSES, Loss, apgd
 from pdecnn.diagnostics.certificate import Certificate, certify
 from pdecnn.diagnostics.diagnosis import finite_number
 from pdecnn.diagnostics.robustness import bounds_of, scores_of_pixels
-from pdecnn.errors import CheckpointError, ConfigError
+from pdecnn.errors import ConfigError
 from pdecnn.fast.acceleration import use_kernels
 from pdecnn.learning.metrics import class_scores
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing
-from pdecnn.networks.registry import list_models, published_name
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.diagnosis import float64_device
 from pdecnn.runs.evaluation import read_run
 from pdecnn.runs.preparation import Device, cpu_threads, open_run
-from pdecnn.runs.runs import Run, Weights, is_run
+from pdecnn.runs.runs import Weights
 from pdecnn.settings import check_count, check_number
 
 RADII = (36 / 255, 72 / 255, 108 / 255)
@@ -140,7 +139,7 @@ def certify_run(
         raise ConfigError("there must be at least one radius")
     radii = sorted({check_number("radius", radius, smallest=0.0) for radius in radii})
     where = float64_device(device)
-    opened = _open(run)
+    opened = open_run(run)
     network, test, training = read_run(opened, data, weights=weights)
     places = torch.arange(len(test))
     if num_images is not None:
@@ -175,17 +174,6 @@ def certify_run(
         ),
         subject=SUBJECTS[network.config.dimension],
     )
-
-
-def _open(run: str | Path) -> Run:
-    """A run, or published weights by their name; anything else is refused."""
-    if not is_run(Path(run)) and published_name(run) is None:
-        published = ", ".join(list_models(pretrained=True))
-        raise CheckpointError(
-            f"{run}: neither a run directory (no config.json) nor a model with published weights "
-            f"({published}); pass what `pdecnn train` made, or one of these names"
-        )
-    return open_run(run)
 
 
 def _attacked(

@@ -192,7 +192,11 @@ def predict_images(
             raise DataError(f"{file}: is no {subject} file; they end in {', '.join(kinds)}")
         if targets.count(target) > 1:
             raise DataError(f"{target}: would be written for two images; rename one of them")
-        if os.path.lexists(target) and (not force or target.resolve() == file.resolve()):
+        if target.resolve() == file.resolve():
+            raise DataError(
+                f"{target}: would be overwritten with its answer; choose another --output"
+            )
+        if os.path.lexists(target) and not force:
             raise DataError(f"{target}: is there already; pass --force, or another --output")
     with system_errors_as(DataError, f"{folder}: cannot be a folder for files"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -257,7 +261,8 @@ def _samples(
 
 def _files_for(network: Network) -> str:
     sounds = () if network.preprocessing.rate is None else SOUNDS
-    return ", ".join((*sounds, *SAMPLES))
+    images = SUFFIXES if network.config.dimension == 2 else ()
+    return ", ".join((*images, *sounds, *SAMPLES))
 
 
 def _sound(network: Network, path: Path) -> Tensor:
@@ -265,8 +270,8 @@ def _sound(network: Network, path: Path) -> Tensor:
     size, rate = network.preprocessing.size, network.preprocessing.rate
     if rate is None or size is None:
         raise ConfigError(
-            f"{path}: is a sound, and the network was not trained on sounds; pass samples in "
-            f"{', '.join(SAMPLES)} files"
+            f"{path}: is a sound, and the network was not trained on sounds; pass "
+            f"{_files_for(network)} files"
         )
     return read_wave(path, rate=rate, length=size[0])[None]
 

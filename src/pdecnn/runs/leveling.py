@@ -217,6 +217,15 @@ def _on_level(config: RunConfig, network: Network, settings: dict[str, Any]) -> 
 
 def _data_on_level(data: DataConfig, preprocessing: Preprocessing) -> DataConfig:
     size = preprocessing.size
+    if data.name in ("pictures", "segmented", "sounds"):
+        sounds = data.sounds()
+        own_size = None if sounds is None else (sounds.length,)
+        if preprocessing.pooling > 1 or size != own_size:
+            raise ConfigError(
+                f"a run on {data.name} reads them neither averaged nor resized; pass --time alone, "
+                f"or change the mesh of its network in Python (coarsen_in_space, refine_in_space)"
+            )
+        return data
     if size is None or len(set(size)) > 1:
         if data.size is not None:
             raise ConfigError(f"images of size {size} are not square; data.size cannot say that")

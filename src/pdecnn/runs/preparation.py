@@ -53,7 +53,7 @@ from pdecnn.networks.registry import (
 from pdecnn.pde.convolution import SUBJECTS
 from pdecnn.runs.config import VALIDATION_FRACTION, DataConfig, RunConfig
 from pdecnn.runs.recipes import recipe
-from pdecnn.runs.runs import Run, Weights
+from pdecnn.runs.runs import Run, Weights, is_run
 
 log = logging.getLogger(__name__)
 SHOWN_IMAGES = "shown images"
@@ -571,7 +571,14 @@ def open_run(run: str | Path | Run) -> Run:
     if isinstance(run, Run):
         return run
     name = published_name(run)
-    return Run(run) if name is None else PublishedRun(name)
+    if name is not None:
+        return PublishedRun(name)
+    if not is_run(Path(run)):
+        raise CheckpointError(
+            f"{run}: not a run directory (no {CONFIG}), nor a model with published weights; pass "
+            f"what `pdecnn train` made, or a model that `pdecnn models` marks as pretrained"
+        )
+    return Run(run)
 
 
 def read_weights(run: Run, which: Weights = "best") -> Network:

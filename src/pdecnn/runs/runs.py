@@ -332,12 +332,10 @@ def create_run(
     return run
 
 
-def check_free(folder: Path) -> None:
-    """Raise a ConfigError if the folder holds a run or foreign files."""
+def check_free(folder: Path, remedy: str = "pass another --output") -> None:
+    """Raise a ConfigError if the folder holds other files, or a run, with what to do then."""
     if is_run(folder):
-        raise ConfigError(
-            f"{folder} holds a run already; pass --resume to go on with it, or another --output"
-        )
+        raise ConfigError(f"{folder} holds a run already; {remedy}")
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     # A run killed while it was made leaves its lock, and with it what it had begun to write.
     if _is_lock(folder / LOCK):

@@ -102,6 +102,22 @@ def test_all_bad_files_are_named_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "kind", "complaint"),
+    [
+        ("1.jpg", np.uint8, "is a JPEG file, which changes numbers"),
+        ("1.tif", np.float32, "holds floating numbers"),
+    ],
+)
+def test_pictures_that_cannot_hold_classes_are_refused(name, kind, complaint, tmp_path):
+    for k in range(3):
+        write_pair(tmp_path, f"{k}", (5, 6), k)
+    (tmp_path / "labels" / "1.png").unlink()
+    Image.fromarray(np.zeros((5, 6), kind)).save(tmp_path / "labels" / name)
+    with pytest.raises(BadFilesError, match=f"labels/{name} {complaint}"):
+        read_segmented(tmp_path, channels=None)
+
+
+@pytest.mark.parametrize(
     ("values", "complaint"),
     [
         (np.array([0, 1.5], np.float32), "has the label 1.5"),

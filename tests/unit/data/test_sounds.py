@@ -37,6 +37,13 @@ def test_the_name_of_a_file_says_its_class_and_speaker(folder):
     assert data.train.labels.tolist() == [0] * 4 + [1] * 4
 
 
+def test_a_speaker_cannot_be_held_out_twice(folder):
+    with pytest.raises(
+        DataError, match=r"'bob' is in data\.test_groups and data\.validation_groups"
+    ):
+        read_sounds(folder, settings(test_groups=("bob",), validation_groups=("bob", "cat")))
+
+
 def test_without_test_groups_whole_speakers_are_held_out(folder):
     data = read_sounds(folder, settings())
     assert len(groups_of(data.test)) == 1

@@ -173,7 +173,7 @@ def test_volumes_that_are_not_cubes_become_coarser_but_not_finer(tmp_path):
 
 
 def test_another_run_is_not_overwritten(trained):
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match=r"holds a run already; pass another --output$"):
         refine(trained, time=2, output=trained.folder)
 
 

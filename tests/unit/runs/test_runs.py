@@ -46,7 +46,7 @@ def test_a_run_may_be_made_in_an_empty_folder_and_deep_down(tmp_path):
 
 
 def test_an_existing_run_and_a_foreign_folder_are_not_touched(run, tmp_path):
-    with pytest.raises(ConfigError, match="holds a run already; pass --resume"):
+    with pytest.raises(ConfigError, match="holds a run already; pass another --output"):
         create_run(run.folder, CONFIG, {})
     foreign = tmp_path / "foreign"
     foreign.mkdir()

@@ -12,6 +12,7 @@ from pdecnn.data.sounds import pack_sounds
 from pdecnn.diagnostics.lipschitz import check_known
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.runs.export import export
+from pdecnn.runs.leveling import coarsen, refine
 from pdecnn.runs.preparation import read_splits
 from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.sound_files import tone, write_speakers, write_wave
@@ -140,7 +141,7 @@ def test_a_folder_of_sounds_is_told_which_recipes_read_it(folder, capsys, monkey
 
 
 def test_what_emphasis_does_to_distances_is_not_proved(trained):
-    with pytest.raises(ConfigError, match=r"preprocessing.*has emphasis=0\.9"):
+    with pytest.raises(ConfigError, match=r"has emphasis=0\.9, .* train with data\.emphasis=0$"):
         check_known(pdecnn.load(trained.folder))
 
 
@@ -190,3 +191,15 @@ def test_sounds_too_short_for_the_blocks_name_the_setting(tmp_path):
     config = config_for("parabolic", folder, data__seconds=0.001)
     with pytest.raises(ConfigError, match=r"sounds of size .* too small .*raise data\.seconds"):
         pdecnn.train(config, output=tmp_path / "run")
+
+
+def test_a_run_of_sounds_changes_its_steps_and_not_its_mesh(trained, tmp_path):
+    """In time it was refused too, for a data.size that nobody had set."""
+    finer = refine(trained, time=2, output=tmp_path / "finer")
+    assert finer.config.data == trained.config.data
+    assert pdecnn.load(finer.folder).config.num_steps == 2
+    assert coarsen(finer, time=2, output=tmp_path / "back").config.data == trained.config.data
+    for change in (coarsen, refine):
+        with pytest.raises(ConfigError, match="on sounds reads them neither averaged nor resized"):
+            change(trained, space=2, output=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
