@@ -13,12 +13,14 @@ from tests.runs import small_config as config_of
 LONGER = {"data__fraction": 0.5, "training__epochs": 5}
 # Other optimisers and augmentations go on in tests/unit/learning/test_resumption.py.
 NEWER = {
+    "network__normalization": "batch",
     "training__batch_size": 24,
     "training__learning_rates": [4e-3, 2e-3, 1e-3],
     "training__optimizer": "muon",
     "data__padding": 0.125,
     "data__padding_mode": "reflect",
     "training__mixup": 0.4,
+    "training__cutmix": 1.0,
     "training__label_smoothing": 0.1,
     "training__batch_norm_statistics": "reestimated",
 }

@@ -4,6 +4,7 @@ Without a case: what they agree on.
 """
 
 import json
+import os
 import sys
 from contextlib import suppress
 from datetime import timedelta
@@ -18,7 +19,7 @@ from torch.distributed import distributed_c10d
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from pdecnn.errors import ConfigError, DivergedError, RankError
+from pdecnn.errors import ConfigError, DivergedError, RankError, TooLargeError
 from pdecnn.learning import capture as capture_module
 from pdecnn.learning import evaluate_network
 from pdecnn.learning.distributed import ALONE, Ranks, joined_ranks
@@ -48,6 +49,11 @@ CASES = {
     "batch norm recomputed": (
         "parabolic",
         {"normalization": "batch", "backprop": "checkpointed"},
+        {},
+    ),
+    "batch norm computed backwards": (
+        "hamiltonian",
+        {"normalization": "batch", "backprop": "reversible"},
         {},
     ),
     "everything": (
@@ -272,6 +278,31 @@ def silence(ranks):
         return message(lambda: impatient.largest(0), RankError)
     sleep(4)
     return None
+
+
+def exhausted():
+    """What ends each rank where rank 1 alone runs out of memory while a step is captured."""
+    torch.set_num_threads(1)
+    folder, place = Path(sys.argv[1]), sys.argv[2]
+
+    def too_little(ranks, here):
+        if ranks.rank == 1 and here == place:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def train():
+        with joined_ranks(torch.device("cpu")) as ranks:
+
+            class Graph(Rehearsed):
+                def __init__(self, function, state):
+                    too_little(ranks, "before a message")
+                    super().__init__(function, state)
+                    too_little(ranks, "after all messages")
+
+            with rehearsed_graphs(Graph):
+                skipping(ranks)
+
+    found = message(train, RankError, TooLargeError)
+    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
 
 
 def gloo_threads():

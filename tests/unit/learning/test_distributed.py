@@ -13,7 +13,14 @@ import torch
 from torch.distributed import HashStore
 
 from pdecnn.errors import ConfigError, RankError
-from pdecnn.learning.distributed import ALONE, Ranks, agree_on_attempt, joined_ranks, num_ranks
+from pdecnn.learning.distributed import (
+    ALONE,
+    ANSWER_SECONDS,
+    Ranks,
+    agree_on_attempt,
+    joined_ranks,
+    num_ranks,
+)
 from tests.ranks import ROOT, run_forks
 from tests.unit.learning.rank_checks import CASES
 from tests.unit.learning.trainings import make_trainer, run
@@ -100,6 +107,18 @@ def test_all_ranks_have_a_graph_of_their_step_or_none(agreed):
             for note, kind in zip(found["notes"], kinds, strict=False):
                 assert note.startswith(f"the training step {kind}")
                 assert reason in note
+
+
+@pytest.mark.parametrize("place", ["before a message", "after all messages"])
+def test_a_rank_that_alone_runs_out_of_memory_ends_the_others_at_once(tmp_path, place):
+    """Its connections end with it: nobody waits for the time limit of an answer."""
+    code = "from tests.unit.learning.rank_checks import exhausted; exhausted()"
+    for done in run_forks(2, code, tmp_path, place, timeout=ANSWER_SECONDS / 2):
+        assert done.code == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert (first[0], second[0]) == ("RankError", "TooLargeError")
+    assert "Timed out" not in first[1]
+    assert "not enough memory for a batch of 20 in 2 parts" in second[1]
 
 
 def test_ranks_agree_on_statistics_that_one_would_estimate(agreed):
@@ -193,8 +212,7 @@ def test_who_learns_that_a_rank_is_gone_does_not_wait_for_the_steps_taken(monkey
         (
             {"batch_size": 20, "accumulation": 5},
             3,
-            "batch_size=20 in 5 parts cannot be divided among 3 ranks; set training.batch_size "
-            "to a multiple of 15",
+            "batch_size=20 in 5 parts cannot be divided among 3 ranks; set it to a multiple of 15",
         ),
     ],
 )

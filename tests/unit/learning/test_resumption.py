@@ -39,6 +39,26 @@ TRAININGS = {
     "adamw": {"optimizer": "adamw", "learning_rates": (3e-3, 1e-3, 3e-4), "weight_decay": 0.1},
     "muon": {"optimizer": "muon", "average_decay": 0.8, "clip_norm": 0.5, "box_bound": 0.3},
     "reestimated": {"batch_norm_statistics": "reestimated", "average_decay": 0.8},
+    "norms in waves": {
+        "network": ("second_order", {"normalization": "batch", "backprop": "exact"}),
+        "optimizer": "muon",
+        "average_decay": 0.8,
+        "batch_norm_statistics": "reestimated",
+        "mixup": 0.4,
+        "cutmix": 1.0,
+    },
+    "norms computed backwards": {
+        "network": ("hamiltonian", {"normalization": "batch", "backprop": "reversible"}),
+        "optimizer": "nesterov",
+        "accumulation": 2,
+        "batch_norm_statistics": "reestimated",
+    },
+    "trained step sizes": {
+        "network": ("second_order", {"train_step_size": True}),
+        "optimizer": "adamw",
+        "learning_rates": (3e-3, 1e-3, 3e-4),
+        "average_decay": 0.8,
+    },
     **AUGMENTED,
     "colours": {
         "augmentation": Augmentation(trivial_augment=True),
@@ -49,8 +69,10 @@ TRAININGS = {
 
 def new_trainer(settings, seed=0):
     settings = {"evaluation_batch_size": 16, "epochs": 3, **settings}
+    dynamics, overrides = settings.pop("network", ("parabolic", {}))
     channels = settings["sets"][0].channels if "sets" in settings else 1
-    return make_trainer(make_network("parabolic", seed=seed, in_channels=channels), **settings)
+    network = make_network(dynamics, seed=seed, in_channels=channels, **overrides)
+    return make_trainer(network, **settings)
 
 
 def run_interrupted(settings, stops, folder):
