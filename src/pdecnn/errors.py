@@ -52,12 +52,12 @@ class ExportError(RuntimeError):
     """A network cannot be exported, or its exported form does not compute what it does."""
 
 
-def in_one_line(error: BaseException, longest: int = 200) -> str:
+def in_one_line(error: BaseException) -> str:
     """The kind of an error and what it says, without line breaks or more of a file than is useful.
 
     The representation of a UnicodeDecodeError, for one, has the whole file in it.
     """
-    return _shortened(" ".join(f"{type(error).__name__}: {error}".split()), longest)
+    return _shortened(" ".join(f"{type(error).__name__}: {error}".split()), 200)
 
 
 @contextmanager

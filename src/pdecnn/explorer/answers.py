@@ -332,7 +332,6 @@ def describe(explorers: Sequence[Explorer]) -> dict[str, Any]:
         "notice": subject.notice,
         "takes_images": subject.takes_images,
         "max_upload_bytes": MAX_UPLOAD_BYTES,
-        "most_noise": MOST_NOISE,
         "recorded": False,
     }
 

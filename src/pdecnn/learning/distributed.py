@@ -218,9 +218,7 @@ def num_ranks() -> int:
 
 
 @contextmanager
-def joined_ranks(
-    device: torch.device, *, answer_seconds: float = ANSWER_SECONDS
-) -> Iterator[Ranks]:
+def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     """Within it this process is a rank among those that torchrun started, if it did.
 
     On a GPU the ranks talk by nccl and, about anything but tensors there, by gloo. A group that
@@ -229,13 +227,13 @@ def joined_ranks(
     if num_ranks() == 1:
         yield ALONE
         return
-    own = not dist.is_initialized()
+    own, limit = not dist.is_initialized(), timedelta(seconds=ANSWER_SECONDS)
     if own:
-        _meet(device, timedelta(seconds=answer_seconds))
+        _meet(device, limit)
     control = None
     if dist.get_backend() != dist.Backend.GLOO:
         with _answered():
-            control = dist.new_group(backend="gloo", timeout=timedelta(seconds=answer_seconds))
+            control = dist.new_group(backend="gloo", timeout=limit)
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), control)
     # A thread of gloo must not see the interpreter end: if it still has a tensor to let go, that
     # aborts the process. It ends with the last reference to its group.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import cos, pi
-from typing import Literal, get_args
+from typing import Literal
 
 from pdecnn.errors import ConfigError
 from pdecnn.learning.levels import LevelsConfig, phase_ends
@@ -11,7 +11,6 @@ from pdecnn.settings import Settings, documented, setting
 
 Box = Literal["stencils", "all", "none"]
 Optimizer = Literal["sgd", "nesterov", "adamw", "muon"]
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
 
 @documented

@@ -74,8 +74,6 @@ def evaluate(
         )
         if noise is not None and opened.config.data.noise is None:
             raise ConfigError(f"{run}: was trained without noise; leave out --noise")
-        if noise is not None:
-            check_number("noise", noise, smallest=0.0)
         task = make_run_task(opened.config, noise=noise)
         evaluation = measure(task, use_kernels(network.to(where)), images, training, ranks)
     return {**evaluation.to_dict(), "num_weights": network.num_weights}
