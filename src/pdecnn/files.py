@@ -155,19 +155,10 @@ def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
     return stream.getvalue().encode()
 
 
-def write_manifest(folder: Path, names: Iterable[str]) -> None:
-    """Record the SHA-256 of each named file of the folder."""
-    hashes = {name: _sha256(folder / name) for name in names}
-    write_atomically(folder / MANIFEST, _manifest(hashes))
-
-
 def manifest_bytes(contents: Mapping[str, bytes]) -> bytes:
-    """The manifest of files with these contents."""
-    return _manifest({name: hashlib.sha256(held).hexdigest() for name, held in contents.items()})
-
-
-def _manifest(hashes: Mapping[str, str]) -> bytes:
-    return json_bytes({"sha256": dict(sorted(hashes.items()))})
+    """The manifest of files with these contents: the SHA-256 of each."""
+    hashes = {name: hashlib.sha256(contents[name]).hexdigest() for name in sorted(contents)}
+    return json_bytes({"sha256": hashes})
 
 
 def verify_manifest(folder: Path, required: Iterable[str] = ()) -> None:

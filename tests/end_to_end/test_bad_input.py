@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pdecnn
-from pdecnn.files import write_manifest
+from tests.manifests import write_manifest
 from tests.runs import RESULTS, call, command, fingerprint, small_config, small_options
 
 CIFAR_OPTIONS = small_options(

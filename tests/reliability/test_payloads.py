@@ -17,7 +17,6 @@ from pdecnn.data.image_file import read_image
 from pdecnn.data.published import CIFAR10, CIFAR10_PYTHON, CIFAR100_PYTHON, STL10
 from pdecnn.data.registry import read_dataset, recognize
 from pdecnn.errors import CheckpointError, ConfigError, DataError
-from pdecnn.files import write_manifest
 from pdecnn.learning.checkpoint import FILES
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.reports.bench import write_bench
@@ -26,6 +25,7 @@ from pdecnn.runs.config import read_settings
 from pdecnn.runs.queue import is_complete
 from pdecnn.runs.runs import Run
 from tests.image_folders import write_folder
+from tests.manifests import write_manifest
 from tests.published_data import write_archive, write_version
 from tests.runs import Killed, Recorder, call, small_config, small_options
 

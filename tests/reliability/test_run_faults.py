@@ -13,13 +13,14 @@ import torch
 import pdecnn
 from pdecnn.cli.application import explain
 from pdecnn.errors import CheckpointError, ConfigError, DivergedError
-from pdecnn.files import write_json, write_manifest
+from pdecnn.files import write_json
 from pdecnn.learning.checkpoint import FILES
 from pdecnn.networks.pretrained import deserialize, serialize
 from pdecnn.runs import runs as directories
 from pdecnn.runs.leveling import coarsen
 from pdecnn.runs.preparation import read_weights
 from pdecnn.runs.runs import Run, newest_folder
+from tests.manifests import write_manifest
 from tests.runs import Killed, Recorder, call, fingerprint, small_config
 
 TINY = {"network__channels": [2, 2], "network__num_steps": 1, "data__fraction": 0.05}

@@ -15,8 +15,8 @@ from pdecnn.files import (
     write_atomically,
     write_folder,
     write_json,
-    write_manifest,
 )
+from tests.manifests import write_manifest
 from tests.umask import mode, user_mask
 
 

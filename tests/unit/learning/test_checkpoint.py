@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 
 import pdecnn
 from pdecnn.errors import CheckpointError, DivergedError
-from pdecnn.files import MANIFEST, write_json, write_manifest
+from pdecnn.files import MANIFEST, write_json
 from pdecnn.learning.checkpoint import FILES, PROGRESS, TENSORS, load_checkpoint, save_checkpoint
 from pdecnn.networks.pretrained import CONFIG, deserialize, serialize
+from tests.manifests import write_manifest
 from tests.umask import mode, user_mask
 from tests.unit.learning.trainings import (
     Stop,

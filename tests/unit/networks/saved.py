@@ -5,8 +5,8 @@ import json
 import torch
 
 import pdecnn
-from pdecnn.files import write_manifest
 from pdecnn.networks.pretrained import CONFIG, WEIGHTS
+from tests.manifests import write_manifest
 
 FILES = (CONFIG, WEIGHTS)
 NAMES = ("zero", "one", "zwei ✓", 'with "quotes"')

@@ -10,8 +10,9 @@ from safetensors.torch import load_file, save_file
 
 import pdecnn
 from pdecnn.errors import CheckpointError
-from pdecnn.files import MANIFEST, write_manifest
+from pdecnn.files import MANIFEST
 from pdecnn.networks.pretrained import CONFIG, WEIGHTS
+from tests.manifests import write_manifest
 from tests.unit.networks.saved import FILES, assert_same, edit_config, make
 
 

@@ -6,12 +6,13 @@ import pytest
 
 import pdecnn
 from pdecnn.errors import ConfigError
-from pdecnn.files import MANIFEST, write_json, write_manifest
+from pdecnn.files import MANIFEST, write_json
 from pdecnn.learning.checkpoint import FILES
 from pdecnn.pde import Grid
 from pdecnn.runs.config import differing_keys, run_config_from_dict
 from pdecnn.runs.leveling import refine
 from pdecnn.runs.recipes import resolve_run
+from tests.manifests import write_manifest
 from tests.runs import Killed, Recorder, fingerprint, small_config, small_options
 
 EXACT = {

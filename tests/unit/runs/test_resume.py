@@ -9,11 +9,12 @@ import pytest
 
 import pdecnn
 from pdecnn.errors import CheckpointError, ConfigError
-from pdecnn.files import write_json, write_manifest
+from pdecnn.files import write_json
 from pdecnn.learning import evaluate_network
 from pdecnn.learning.checkpoint import FILES
 from pdecnn.runs import training
 from pdecnn.runs.recipes import resolve_run
+from tests.manifests import write_manifest
 from tests.runs import (
     SOPHISTICATED,
     Killed,
