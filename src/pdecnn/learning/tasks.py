@@ -277,6 +277,27 @@ class AbstractFieldTask(AbstractTask):
     def seen(self, outputs: Tensor) -> Tensor:
         """Of what a network gives of one image, what is shown: numbers of [0, 1], or classes."""
 
+    @abstractmethod
+    def _answers(
+        self, network: Network, images: ImageSet, precision: Precision, poll: Callable[[], None]
+    ) -> Iterable[tuple[Tensor, ...]]:
+        """Of each image, without a batch: what was wanted first, what was found last."""
+
+    def evaluate(
+        self,
+        network: Network,
+        images: ImageSet,
+        *,
+        batch_size: int,
+        precision: Precision,
+        poll: Callable[[], None],
+        quick: Callable[[], Score | None],
+    ) -> Measured:
+        """The figures of each image, whole."""
+        del batch_size, quick
+        answers = self._answers(network, images, precision, poll)
+        return self.assess(images, ((wanted, found) for wanted, *_, found in answers))
+
 
 @dataclass(frozen=True, slots=True)
 class Denoising(AbstractFieldTask):
@@ -309,21 +330,6 @@ class Denoising(AbstractFieldTask):
         errors = (outputs.detach().float() - targets).square().flatten(1).mean(1)
         return -10 * errors.clamp(min=SMALLEST_ERROR).log10().sum()
 
-    def evaluate(
-        self,
-        network: Network,
-        images: ImageSet,
-        *,
-        batch_size: int,
-        precision: Precision,
-        poll: Callable[[], None],
-        quick: Callable[[], Score | None],
-    ) -> PictureEvaluation:
-        """PSNR and SSIM of each image."""
-        del batch_size, quick
-        answers = self._answers(network, images, precision, poll)
-        return self.assess(images, [(clean, found) for clean, _, found in answers])
-
     def examples(self, network: Network, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
         """The noisy image and the clean one."""
         prepared = [network.preprocess(images.picture(k)[None]) for k in range(len(images))]
@@ -354,13 +360,9 @@ class Denoising(AbstractFieldTask):
 
     def show(self, network: Network, images: ImageSet, precision: Precision) -> dict[str, Tensor]:
         """Noisy, denoised and clean pixels, as far as all images reach."""
-        rows = list(self._answers(network, images, precision, lambda: None))
-        sizes = [min(row[0].shape[axis] for row in rows) for axis in range(1, rows[0][0].dim())]
-        where = tuple(slice(0, n) for n in sizes)
-        return {
-            name: torch.stack([row[k][(slice(None), *where)].float().cpu() for row in rows])
-            for k, name in enumerate(("clean", "noisy", "denoised"))
-        }
+        answers = self._answers(network, images, precision, lambda: None)
+        rows = [[part.float() for part in answer] for answer in answers]
+        return _cropped_alike(("clean", "noisy", "denoised"), rows)
 
     @torch.no_grad()
     def _answers(
@@ -468,20 +470,6 @@ class Segmentation(AbstractFieldTask):
         dice = torch.where(total > 0, 2 * common / total.clamp(min=1), 1)
         return dice.mean(1).sum()
 
-    def evaluate(
-        self,
-        network: Network,
-        images: ImageSet,
-        *,
-        batch_size: int,
-        precision: Precision,
-        poll: Callable[[], None],
-        quick: Callable[[], Score | None],
-    ) -> SegmentationEvaluation:
-        """Dice and IoU of each image, whole."""
-        del batch_size, quick
-        return self.assess(images, self._answers(network, images, precision, poll))
-
     def examples(self, network: Network, images: ImageSet) -> Iterator[tuple[Tensor, Tensor]]:
         """The image, bytes divided by 255, and its classes."""
         device = next(network.parameters()).device
@@ -523,15 +511,10 @@ class Segmentation(AbstractFieldTask):
         ):
             image = _in_unit_range(images.picture(place))
             rows.append([image, labels[None].byte(), self.seen(scores)])
-        sizes = [min(row[0].shape[axis] for row in rows) for axis in range(1, rows[0][0].dim())]
         if images.dimension == 3:
-            number = min(sizes.pop(), _MOST_SLICES)
+            number = min(_MOST_SLICES, *(row[0].shape[-1] for row in rows))
             rows = [[_slices(part, number) for part in row] for row in rows]
-        where = (slice(None), *(slice(0, n) for n in sizes))
-        return {
-            name: torch.stack([row[k][where].cpu() for row in rows])
-            for k, name in enumerate(self.columns)
-        }
+        return _cropped_alike(self.columns, rows)
 
     @torch.no_grad()
     def _answers(
@@ -544,6 +527,15 @@ class Segmentation(AbstractFieldTask):
                 features = fast_layout(network.preprocess(images.picture(place)[None]))
                 scores = compute_scores(network, features, precision)[0].float()
             yield images.mask(place).to(scores.device).long(), scores
+
+
+def _cropped_alike(names: Iterable[str], rows: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
+    """The columns of rows of tensors, one row an image, as far as all images reach."""
+    sizes = [min(row[0].shape[axis] for row in rows) for axis in range(1, rows[0][0].dim())]
+    where = (slice(None), *(slice(0, n) for n in sizes))
+    return {
+        name: torch.stack([row[k][where].cpu() for row in rows]) for k, name in enumerate(names)
+    }
 
 
 def _slices(volume: Tensor, number: int) -> Tensor:
