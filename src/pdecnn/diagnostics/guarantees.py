@@ -12,7 +12,7 @@ from pdecnn.diagnostics.jacobians import is_wave
 from pdecnn.diagnostics.spectra import DENSE_SIZE, convolution_norm_bound
 from pdecnn.pde.activations import BUILT_IN, Activation
 from pdecnn.pde.block import Block
-from pdecnn.pde.convolution import Convolution
+from pdecnn.pde.convolution import Convolution, convolution_of
 from pdecnn.pde.facts import HEAT, declared, is_deterministic
 from pdecnn.pde.integrators import AbstractIntegrator, Layers
 from pdecnn.pde.layers import AbstractLayer
@@ -124,16 +124,8 @@ def scaled_convolution(layer: AbstractLayer) -> Convolution:
         root = layer.normalization.scale.detach().double().abs().sqrt()
         stencil = stencil * root.view(-1, *(1,) * (stencil.dim() - 1))
     # A new one: the stencil of a weight-normalised K is computed, and cannot be written to.
-    convolution = Convolution(
-        given.in_channels,
-        given.out_channels,
-        stencil_size=given.stencil_size,
-        dimension=given.dimension,
-        boundary=given.boundary,
-        device="meta",
-    )
+    convolution = convolution_of(stencil, given.boundary)
     convolution.padding = given.padding
-    convolution.stencil = nn.Parameter(stencil, requires_grad=False)
     return convolution
 
 

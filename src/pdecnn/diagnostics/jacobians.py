@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pdecnn.errors import ConfigError
 from pdecnn.networks.network import Network, evaluation_mode
-from pdecnn.pde.block import Block
+from pdecnn.pde.block import Block, copy_in_mode
 from pdecnn.pde.convolution import Convolution
 from pdecnn.pde.facts import declared
 from pdecnn.pde.integrators import AbstractIntegrator, Layers, State, evaluate
@@ -167,13 +167,7 @@ def plain_copy(block: Block) -> Block:
                 f"layers.{name} has a method of its own, {method}, which a copy in float64 does "
                 f"not follow; write a class that defines it, or take block.double() first"
             )
-    plain = Block(
-        deepcopy(block.layers),
-        block.integrator,
-        step_size=block.step_size,
-        num_steps=block.num_steps,
-    )
-    return _frozen(plain)
+    return _frozen(copy_in_mode(block))
 
 
 def _frozen(module: _Module) -> _Module:

@@ -5,7 +5,6 @@ exactly 0 the slope of ReLU flips. So gradients are measured, not only states.
 """
 
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +15,7 @@ from pdecnn.errors import ConfigError
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import block_gradients, relative_error
 from pdecnn.pde.backprop import REVERSING_MODES, Backprop, Reversing
-from pdecnn.pde.block import Block
+from pdecnn.pde.block import Block, copy_in_mode
 from pdecnn.pde.grid import Grid
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
@@ -63,8 +62,9 @@ def reversal_errors(
         raise ConfigError(f"backprop must be 'reversible' or 'exact', found {backprop!r}")
     grid = Grid(block.exact_bits) if backprop == "exact" else None
     bits = None if grid is None else grid.bits
-    reversing = _copy(block, dtype, backprop=backprop, grid_bits=bits)
-    stored = _copy(block, dtype, backprop="stored", grid_bits=bits)
+    modes: tuple[Backprop, ...] = (backprop, "stored")
+    copies = (copy_in_mode(block, backprop=mode, grid_bits=bits) for mode in modes)
+    reversing, stored = (copy.to(dtype).eval().requires_grad_(True) for copy in copies)
     inputs = features.detach().to(dtype)
     with torch.no_grad():
         wide = inputs.to(torch.promote_types(dtype, torch.float32))
@@ -98,15 +98,3 @@ def network_reversibility(
         for block, features in zip(network.blocks, block_inputs(network, images), strict=True)
         if isinstance(block, Block)
     ]
-
-
-def _copy(block: Block, dtype: torch.dtype, *, backprop: Backprop, grid_bits: int | None) -> Block:
-    copy = Block(
-        deepcopy(block.layers),
-        block.integrator,
-        step_size=block.step_size,
-        num_steps=block.num_steps,
-        backprop=backprop,
-        grid_bits=grid_bits,
-    )
-    return copy.to(dtype).eval().requires_grad_(True)

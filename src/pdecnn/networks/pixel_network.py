@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pdecnn.networks.network import Network
-from pdecnn.pde.block import Block
+from pdecnn.pde.block import Block, copy_in_mode
 
 
 class PixelNetwork(nn.Module):
@@ -35,13 +35,8 @@ class PixelNetwork(nn.Module):
 
 def _without_backprop(block: nn.Module) -> Block:
     assert isinstance(block, Block)
-    return Block(
-        deepcopy(block.layers).requires_grad_(False),
-        block.integrator,
-        step_size=block.step_size,
-        num_steps=block.num_steps,
-        grid_bits=None if block.grid is None else block.grid.bits,
-    )
+    bits = None if block.grid is None else block.grid.bits
+    return copy_in_mode(block, grid_bits=bits).requires_grad_(False)
 
 
 def resize_by_matrices(pixels: Tensor, size: tuple[int, ...]) -> Tensor:

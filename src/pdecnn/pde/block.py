@@ -1,6 +1,7 @@
 """A block: layers in time, an integrator, and what is kept for the gradient (Sec. 3)."""
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from math import prod
 from typing import Any
 
@@ -205,6 +206,20 @@ class Block(nn.Module):
         return TimeStepping(
             self.integrator, steps, self.step_size, self._grid, self._backprop, self._place
         )
+
+
+def copy_in_mode(
+    block: Block, *, backprop: Backprop = "stored", grid_bits: int | None = None
+) -> Block:
+    """The same steps by copies of the layers, in that mode, and on no grid but the one given."""
+    return Block(
+        deepcopy(block.layers),
+        block.integrator,
+        step_size=block.step_size,
+        num_steps=block.num_steps,
+        backprop=backprop,
+        grid_bits=grid_bits,
+    )
 
 
 def _checked_layers(layers: Iterable[nn.Module]) -> list[nn.Module]:

@@ -229,6 +229,21 @@ class Convolution(nn.Module):
             )
 
 
+def convolution_of(stencil: Tensor, boundary: Boundary) -> Convolution:
+    """A convolution of its own with that stencil, which is not trained."""
+    out_channels, in_channels, *sizes = stencil.shape
+    convolution = Convolution(
+        in_channels,
+        out_channels,
+        stencil_size=sizes,
+        dimension=len(sizes),
+        boundary=boundary,
+        device="meta",
+    )
+    convolution.stencil = nn.Parameter(stencil.detach(), requires_grad=False)
+    return convolution
+
+
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Within it nothing is computed in half precision; the meta device has no autocast."""
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):

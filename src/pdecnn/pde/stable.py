@@ -18,7 +18,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from pdecnn.errors import ConfigError
 from pdecnn.pde.activations import IDENTITY, RELU, Activation
-from pdecnn.pde.convolution import Boundary, Convolution, without_autocast
+from pdecnn.pde.convolution import Boundary, Convolution, convolution_of, without_autocast
 from pdecnn.pde.grid import is_followed
 from pdecnn.pde.layers import AbstractLayer
 from pdecnn.pde.normalization import ChannelBias, Normalization
@@ -193,21 +193,7 @@ def _with_plain_stencil(convolution: Convolution) -> Convolution:
                 "each of them needs a bound of its own; call the networks one after the other"
             )
         stencil = functorch.get_unwrapped(stencil)
-    return _convolution_of(stencil, convolution.boundary)
-
-
-def _convolution_of(stencil: Tensor, boundary: Boundary) -> Convolution:
-    out_channels, in_channels, *sizes = stencil.shape
-    convolution = Convolution(
-        in_channels,
-        out_channels,
-        stencil_size=sizes,
-        dimension=len(sizes),
-        boundary=boundary,
-        device="meta",
-    )
-    convolution.stencil = nn.Parameter(stencil.detach(), requires_grad=False)
-    return convolution
+    return convolution_of(stencil, convolution.boundary)
 
 
 # An operator, since the compiler would look at the weights but once and keep what it saw.
@@ -215,7 +201,7 @@ def _convolution_of(stencil: Tensor, boundary: Boundary) -> Convolution:
 def _bound(place: str, stencil: Tensor, boundary: str) -> Tensor:
     norm: OperatorNorm = at_place(place)
     # An operator of torch takes text, not one of a few words.
-    norm.refresh(_convolution_of(stencil, cast(Boundary, boundary)))
+    norm.refresh(convolution_of(stencil, cast(Boundary, boundary)))
     return norm.bound.clone()
 
 
