@@ -80,5 +80,5 @@ def test_a_training_passes_few_files(tmp_path):
     assert int(number) <= MOST_FILES, files
 
 
-MOST_FILES = 53
+MOST_FILES = 52
 """The aim is 40; it was 72. Tasks, mixed targets and the kernels of test passes came since 52."""

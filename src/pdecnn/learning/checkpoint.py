@@ -1,10 +1,14 @@
-"""A training as a folder: the network as `from_pretrained` reads it, and what resuming needs."""
+"""Where a training stands: its counters as JSON, and with its tensors as a folder.
+
+The folder is one that `from_pretrained` reads, with what resuming needs beside the network.
+"""
 
 import json
 import os
+from dataclasses import dataclass, field, fields
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,8 +23,6 @@ from pdecnn.files import (
     verify_manifest,
     write_folder,
 )
-from pdecnn.learning.progress import Progress, progress_from_dict
-from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.config import with_old_grid
 from pdecnn.networks.pretrained import (
     CONFIG,
@@ -29,14 +31,85 @@ from pdecnn.networks.pretrained import (
     load_weights,
     serialize,
 )
-from pdecnn.settings import is_count
+from pdecnn.settings import is_count, is_finite_number
+
+if TYPE_CHECKING:  # which has a progress
+    from pdecnn.learning.trainer import Trainer
 
 TENSORS, PROGRESS = "state.safetensors", "state.json"
 FILES = (CONFIG, WEIGHTS, TENSORS, PROGRESS)
 FORMAT_VERSION = 5
+STOPPED = (None, "completed", "early_stopping")
+_LARGEST_COUNTER = 2**53  # what a float holds exactly
 
 
-def save_checkpoint(trainer: Trainer, folder: Path) -> None:
+@dataclass(kw_only=True, slots=True)
+class Progress:
+    """The counters of a training; nothing in it depends on the clock."""
+
+    epoch: int = 0
+    """Epochs completed, validation included."""
+    batch: int = 0
+    """Batches done in the current epoch."""
+    step: int = 0
+    """Batches done altogether."""
+    best_accuracy: float = -1.0
+    """The best validation accuracy, or score of another task, so far; -1 before the first
+    validation, or without any."""
+    best_loss: float | None = None
+    """The validation loss of the best epoch; None: not finite, or there is none yet."""
+    best_epoch: int = 0
+    """The epoch whose weights are the best so far; the last one without validation."""
+    nonfinite_in_row: int = 0
+    """Steps skipped since the last good one."""
+    nonfinite_steps: int = 0
+    """Steps skipped altogether for a non-finite loss or gradient."""
+    reversal_error: float | None = None
+    """The gradient error of reversal as measured in the current epoch; None: it was not."""
+    checkpointed_blocks: list[int] = field(default_factory=list)
+    """Blocks that the drift guard has switched to mode 'checkpointed'."""
+    level: int = 0
+    """The level the network is on, from 0; at the end of its last epoch still that level."""
+    nonfinite_batches: list[int] = field(default_factory=list)
+    """Batches of the current epoch, from 0, that were skipped as not finite."""
+    work: float = 0.0
+    """Floating-point operations of all epochs completed."""
+    stopped: str | None = None
+    """Why the training is over: 'completed' or 'early_stopping'; None: it is not."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The counters as JSON values."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+
+def progress_from_dict(values: object) -> Progress:
+    """The progress of JSON values; unknown or missing keys and other types are errors."""
+    expected = fields(Progress)
+    if not isinstance(values, dict) or set(values) != {entry.name for entry in expected}:
+        raise CheckpointError("the progress has other fields than expected")
+    for entry in expected:
+        if not _fits(entry.type, values[entry.name]):
+            raise CheckpointError(f"the progress cannot have {entry.name}={values[entry.name]!r}")
+    best, epoch = values["best_accuracy"], values["best_epoch"]
+    without = best == -1 and epoch in (0, values["epoch"])
+    if not (best >= 0 or without) or epoch > values["epoch"]:
+        raise CheckpointError(f"the progress cannot have best_accuracy={best!r} in epoch {epoch}")
+    return Progress(**values)
+
+
+def _fits(kind: object, value: object) -> bool:
+    if kind is int:
+        return is_count(value, 0, _LARGEST_COUNTER)
+    if kind is float:
+        return is_finite_number(value)
+    if kind == list[int]:
+        return isinstance(value, list) and all(is_count(index, 0) for index in value)
+    if kind == float | None:
+        return value is None or is_finite_number(value)
+    return value in STOPPED
+
+
+def save_checkpoint(trainer: "Trainer", folder: Path) -> None:
     """Write the folder whole or not at all; a DivergedError where it would hold no numbers.
 
     An intact checkpoint of that name is the same one, a training being deterministic, and stays.
@@ -67,7 +140,7 @@ def refuse_nonfinite(tensors: dict[str, Tensor], epoch: int) -> None:
             )
 
 
-def load_checkpoint(trainer: Trainer, folder: Path) -> None:
+def load_checkpoint(trainer: "Trainer", folder: Path) -> None:
     """Put a trainer where the checkpoint was; anything amiss is a CheckpointError."""
     verify_manifest(folder, required=FILES)
     progress = _read_progress(trainer, folder / PROGRESS)
@@ -86,7 +159,7 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
     trainer.switch_blocks(progress.checkpointed_blocks)
 
 
-def _check_network(trainer: Trainer, path: Path) -> None:
+def _check_network(trainer: "Trainer", path: Path) -> None:
     """Shapes alone do not tell a heat equation from a wave equation, nor a cat from a dog."""
     found, preprocessing = _read(path, "network", "preprocessing")
     wanted = trainer.network.config.to_dict()
@@ -101,7 +174,7 @@ def _check_network(trainer: Trainer, path: Path) -> None:
         raise CheckpointError(f"{path}: belongs to data with other classes than this training's")
 
 
-def _read_progress(trainer: Trainer, path: Path) -> Progress:
+def _read_progress(trainer: "Trainer", path: Path) -> Progress:
     version, values = _read(path, "format_version", "progress")
     if not is_count(version, FORMAT_VERSION, FORMAT_VERSION):
         raise CheckpointError(
@@ -151,7 +224,7 @@ def _intact(folder: Path) -> bool:
     return True
 
 
-def _tensors(trainer: Trainer) -> dict[str, Tensor]:
+def _tensors(trainer: "Trainer") -> dict[str, Tensor]:
     tensors = {f"weights/{k}": v for k, v in trainer.network.state_dict().items()}
     tensors |= trainer.optimizer.named_states(trainer.network)
     if trainer.average is not None:
@@ -160,7 +233,7 @@ def _tensors(trainer: Trainer) -> dict[str, Tensor]:
     return tensors
 
 
-def _restore(trainer: Trainer, groups: dict[str, dict[str, Tensor]], origin: Path) -> None:
+def _restore(trainer: "Trainer", groups: dict[str, dict[str, Tensor]], origin: Path) -> None:
     """Copy the tensors once they are known to fit."""
     if bool(groups["average"]) != (trainer.average is not None):
         raise CheckpointError(

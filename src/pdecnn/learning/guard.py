@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pdecnn.learning.checkpoint import Progress
 from pdecnn.learning.metrics import autocast
-from pdecnn.learning.progress import Progress
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import DriftGuard

@@ -13,7 +13,7 @@ from torch.nn import functional
 from pdecnn.data.image_set import ImageSet, StoredImages, evaluation_batches, image_batches
 from pdecnn.errors import DataError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
-from pdecnn.learning.progress import Progress
+from pdecnn.learning.checkpoint import Progress
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network, evaluation_mode
 from pdecnn.settings import formerly

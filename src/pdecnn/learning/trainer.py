@@ -16,6 +16,7 @@ from pdecnn.data.image_set import ImageSet, StoredImages, training_batches
 from pdecnn.data.patches import AbstractPatches
 from pdecnn.errors import ConfigError, DivergedError, RankError, TooLargeError
 from pdecnn.learning.capture import TrainingGraphs
+from pdecnn.learning.checkpoint import Progress, progress_from_dict
 from pdecnn.learning.distributed import ALONE, Ranks
 from pdecnn.learning.guard import NUM_PROBES, TrainingGuard
 from pdecnn.learning.memory import finer_division, is_out_of_memory
@@ -28,7 +29,6 @@ from pdecnn.learning.metrics import (
 )
 from pdecnn.learning.objective import Objective
 from pdecnn.learning.optimizer import ProjectedSGD
-from pdecnn.learning.progress import Progress, progress_from_dict
 from pdecnn.learning.statistics import ReestimatedStatistics, reestimating_copy
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.synchronization import synchronize_batch_norms_

@@ -22,8 +22,8 @@ from rich.progress import (
 from rich.table import Table as RichTable
 
 from pdecnn.data.registry import PUBLISHED, needs_folder
+from pdecnn.learning.checkpoint import Progress as TrainingProgress
 from pdecnn.learning.metrics import EpochReport
-from pdecnn.learning.progress import Progress as TrainingProgress
 from pdecnn.learning.tasks import AbstractTask
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.config import NetworkConfig

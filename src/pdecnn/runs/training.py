@@ -19,7 +19,7 @@ from pdecnn.data.registry import OWN, suggested_groups
 from pdecnn.errors import CheckpointError, ConfigError, DataError, system_errors_as
 from pdecnn.fast.acceleration import use_kernels
 from pdecnn.files import write_atomically, write_json
-from pdecnn.learning.checkpoint import load_checkpoint, save_checkpoint, set_aside
+from pdecnn.learning.checkpoint import Progress, load_checkpoint, save_checkpoint, set_aside
 from pdecnn.learning.distributed import Ranks, joined_ranks, num_ranks
 from pdecnn.learning.metrics import (
     AUTO,
@@ -28,7 +28,6 @@ from pdecnn.learning.metrics import (
     Precision,
     resolve_precision,
 )
-from pdecnn.learning.progress import Progress
 from pdecnn.learning.tasks import AbstractTask
 from pdecnn.learning.trainer import Trainer
 from pdecnn.networks.network import Network

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from pdecnn.errors import CheckpointError
-from pdecnn.learning.progress import Progress, progress_from_dict
+from pdecnn.learning.checkpoint import Progress, progress_from_dict
 from tests.unit.learning.trainings import field_names
 
 INTEGERS = [
