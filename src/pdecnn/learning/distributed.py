@@ -16,9 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pdecnn.data.image_set import StoredImages, evaluation_batches
+from pdecnn.data.image_set import ImageSet, StoredImages, evaluation_batches
 from pdecnn.errors import ConfigError, RankError
 from pdecnn.learning.metrics import Measured, Precision, class_scores
+from pdecnn.learning.tasks import AbstractTask, Score
+from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.network import Network
 
 if TYPE_CHECKING:  # a torch may be built without it
@@ -123,6 +125,31 @@ class Ranks:
             raise RankError(texts[failures[0]], told=True) from failure
         return cast(Result, result)
 
+    def evaluate(
+        self,
+        task: AbstractTask,
+        network: Network,
+        images: ImageSet,
+        config: TrainingConfig,
+        *,
+        poll: Callable[[], None] = lambda: None,
+        alone: Callable[[], Score | None] = lambda: None,
+    ) -> Measured:
+        """The figures of a network on images, of which each rank takes a share.
+
+        `alone` makes a quicker way to the class scores of one rank, if there is one.
+        """
+        how: dict[str, Any] = {
+            "batch_size": config.evaluation_batch_size,
+            "precision": config.precision,
+        }
+
+        def quick() -> Score | None:
+            score = self.scoring(network, images.images, **how)
+            return alone() if score is None else score
+
+        return self.agreed(task.evaluate(network, images, poll=poll, quick=quick, **how))
+
     def scoring(
         self,
         network: Network,
@@ -130,7 +157,7 @@ class Ranks:
         *,
         batch_size: int,
         precision: Precision = "float32",
-    ) -> Callable[[Callable[[], None]], Tensor] | None:
+    ) -> Score | None:
         """How all ranks together score images, as `evaluate_network` takes it; None: one alone."""
         if self.size == 1:
             return None

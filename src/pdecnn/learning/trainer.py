@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from math import isfinite
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,7 @@ from pdecnn.learning.optimizer import ProjectedSGD
 from pdecnn.learning.statistics import ReestimatedStatistics, reestimating_copy
 from pdecnn.learning.step import Failure, TrainingStep
 from pdecnn.learning.synchronization import synchronize_batch_norms_
-from pdecnn.learning.tasks import CLASSIFICATION, AbstractTask, Score
+from pdecnn.learning.tasks import CLASSIFICATION, AbstractTask
 from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.multilevel import transfer_tensors
 from pdecnn.networks.network import Network
@@ -210,18 +209,14 @@ class Trainer:
             network = self._reestimated(self._statistics, poll)
         if self.validation is None:
             return None
-        images = self.validation.images
-        how: dict[str, Any] = {
-            "batch_size": self.config.evaluation_batch_size,
-            "precision": self.config.precision,
-        }
-
-        def quick() -> Score | None:
-            score = self.ranks.scoring(network, images, **how)
-            return self._graphs.scores() if score is None else score
-
-        evaluation = self.task.evaluate(network, self.validation, poll=poll, quick=quick, **how)
-        return self.ranks.agreed(evaluation)
+        return self.ranks.evaluate(
+            self.task,
+            network,
+            self.validation,
+            self.config,
+            poll=poll,
+            alone=self._graphs.scores,
+        )
 
     def enter_level(self, level: int) -> None:
         """Refine the network with its average and velocities up to that level."""

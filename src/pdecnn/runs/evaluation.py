@@ -36,7 +36,6 @@ from pdecnn.runs.preparation import (
     Device,
     load,
     make_run_task,
-    measure,
     open_run,
     read_splits,
     read_weights,
@@ -75,7 +74,7 @@ def evaluate(
         if noise is not None and opened.config.data.noise is None:
             raise ConfigError(f"{run}: was trained without noise; leave out --noise")
         task = make_run_task(opened.config, noise=noise)
-        evaluation = measure(task, use_kernels(network.to(where)), images, training, ranks)
+        evaluation = ranks.evaluate(task, use_kernels(network.to(where)), images, training)
     return {**evaluation.to_dict(), "num_weights": network.num_weights}
 
 

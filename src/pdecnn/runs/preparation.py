@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -33,10 +33,8 @@ from pdecnn.data.image_set import (
 )
 from pdecnn.data.registry import OWN, read_dataset
 from pdecnn.errors import CheckpointError, ConfigError, DataError, RankError
-from pdecnn.learning.distributed import Ranks, local_rank, num_ranks
-from pdecnn.learning.metrics import Measured
+from pdecnn.learning.distributed import local_rank, num_ranks
 from pdecnn.learning.tasks import AbstractTask, make_task
-from pdecnn.learning.training_config import TrainingConfig
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.foreign import take_foreign_weights
 from pdecnn.networks.network import Network
@@ -430,18 +428,6 @@ def make_run_task(config: RunConfig, *, noise: float | None = None) -> AbstractT
     """What a run is trained for; measured with another `noise` than it was trained with if said."""
     levels = config.data.noise_range if noise is None else (noise, noise)
     return make_task(config.task, noise=levels)
-
-
-def measure(
-    task: AbstractTask, network: Network, images: ImageSet, training: TrainingConfig, ranks: Ranks
-) -> Measured:
-    """The figures of a network on images, of which each rank takes a share."""
-    how: dict[str, Any] = {
-        "batch_size": training.evaluation_batch_size,
-        "precision": training.precision,
-    }
-    quick = partial(ranks.scoring, network, images.images, **how)
-    return ranks.agreed(task.evaluate(network, images, poll=lambda: None, quick=quick, **how))
 
 
 def refuse_without_classes(run: object, config: RunConfig) -> None:

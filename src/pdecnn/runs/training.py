@@ -45,7 +45,6 @@ from pdecnn.runs.preparation import (
     deterministic_algorithms,
     make_network,
     make_run_task,
-    measure,
     read_own,
     read_splits,
     read_weights,
@@ -511,7 +510,7 @@ class _Walk:
         trainer, ranks = self.trainer, self.ranks
         ranks.first(partial(self._write, self.point))
         test, network = self.splits.test.to(trainer.sums.device), self._best_network()
-        evaluation = measure(trainer.task, network, test, trainer.config, ranks)
+        evaluation = ranks.evaluate(trainer.task, network, test, trainer.config)
         ranks.first(partial(self._summarize, network, test, evaluation))
 
     def _best_network(self) -> Network:
