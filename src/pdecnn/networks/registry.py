@@ -44,6 +44,14 @@ DATA_SETS: dict[str, dict[str, Any]] = {
 # Networks for which Theorem 1 holds from pixels to scores: about half as many channels within a
 # layer (by eights where a GPU is wanted, whose matrix units take them so), more steps, nothing that
 # expands a distance. Sizes are replaced by those of data of one's own.
+_STABLE_PARTS: dict[str, Any] = {
+    "step_size": STABLE,
+    "normalization": "bias",
+    "opening": "pad",
+    "connector": "bounded",
+    "pooling": "space_to_depth",
+    "classifier": "flat_unit_rows",
+}
 STABLE_NETWORKS: dict[str, dict[str, Any]] = {
     "digits": {
         "channels": (16, 16),
@@ -118,6 +126,18 @@ TUNED_NETWORKS: dict[str, dict[str, dict[str, Any]]] = {
     for dynamics, small in _SMALL_IMAGES.items()
 }
 
+# From field to field: the whole state goes on from level to level.
+_LEVELS: dict[str, Any] = {
+    "opening": "linear",
+    "connector": "invertible",
+    "pooling": "space_to_depth",
+}
+_IMAGES: dict[str, Any] = {
+    "in_channels": 1,
+    "num_classes": 1,
+    "classifier": "residual",
+    "boundary": "reflect",
+}
 # From noisy images to clean ones, of any size: a few steps on the pixels, most on a level that is
 # coarser, with thin layers. Steps of a quarter without normalisation are better than batch norm.
 _DENOISER = {
@@ -171,6 +191,15 @@ SEGMENTERS: dict[int, dict[str, Any]] = {
         "in_channels": 1,
     },
 }
+
+# The heat equation cannot be run backwards, and batch norm does what a step size would.
+_WAVE_STEPS: dict[str, Any] = {"normalization": "bias", "step_size": 0.25, "backprop": "exact"}
+SEGMENTER_STEPS: dict[str, dict[str, Any]] = {
+    "parabolic": {"normalization": "batch"},
+    "hamiltonian": _WAVE_STEPS,
+    "second_order": _WAVE_STEPS,
+}
+_CLASSES_OF_PIXELS: dict[str, Any] = {"num_classes": 2, "num_steps": 2, "classifier": "field"}
 
 # Trained networks that come with the package, one `save_pretrained` folder a model.
 PUBLISHED_WEIGHTS = Path(__file__).parent / "weights"
@@ -380,102 +409,58 @@ def _architecture(config: NetworkConfig) -> dict[str, Any]:
     }
 
 
-def _register_paper_models() -> None:
-    for dynamics, axes in DYNAMICS.items():
-        for data_set, sizes in DATA_SETS.items():
+def _register_all(networks: dict[str, dict[str, Any]]) -> None:
+    """Make the network of each of these settings known by its name."""
+    for name, settings in networks.items():
 
-            def config(axes: dict[str, Any] = axes, sizes: dict[str, Any] = sizes) -> NetworkConfig:
-                return NetworkConfig(**axes, **sizes)
-
-            config.__name__ = f"{dynamics}_{data_set}"
-            register_model(config)
-
-
-def _register_stable_models() -> None:
-    for data_set, sizes in STABLE_NETWORKS.items():
-
-        def config(sizes: dict[str, Any] = sizes) -> NetworkConfig:
-            return NetworkConfig(
-                **sizes,
-                **DYNAMICS["parabolic"],
-                step_size=STABLE,
-                normalization="bias",
-                opening="pad",
-                connector="bounded",
-                pooling="space_to_depth",
-                classifier="flat_unit_rows",
-            )
-
-        config.__name__ = f"parabolic_stable_{data_set}"
-        register_model(config)
-
-
-def _register_tuned_models() -> None:
-    for dynamics, data_sets in TUNED_NETWORKS.items():
-        for data_set, changes in data_sets.items():
-            values = DYNAMICS[dynamics] | DATA_SETS[data_set] | changes
-
-            def config(values: dict[str, Any] = values) -> NetworkConfig:
-                return NetworkConfig(**values)
-
-            config.__name__ = f"{dynamics}_{data_set}_tuned"
-            register_model(config)
-
-
-def _register_denoisers() -> None:
-    for dynamics, settings in DENOISERS.items():
-        shared = {"in_channels": 1, "num_classes": 1, "opening": "linear", "boundary": "reflect"}
-        shared |= {"connector": "invertible", "pooling": "space_to_depth", "classifier": "residual"}
-        shared |= DYNAMICS[dynamics.removesuffix("_stable")]
-
-        def config(settings: dict[str, Any] = shared | settings) -> NetworkConfig:
+        def config(settings: dict[str, Any] = settings) -> NetworkConfig:
             return NetworkConfig(**settings)
 
-        config.__name__ = f"{dynamics}_denoising"
+        config.__name__ = name
         register_model(config)
 
 
-def _register_sound_models() -> None:
-    for dynamics in ("parabolic", "hamiltonian", "second_order"):
-
-        def config(axes: dict[str, Any] = DYNAMICS[dynamics]) -> NetworkConfig:
-            return NetworkConfig(**axes, **SOUND_NETWORK)
-
-        config.__name__ = f"{dynamics}_sounds"
-        register_model(config)
-
-
-def _register_segmenters() -> None:
-    for dynamics in ("parabolic", "hamiltonian", "second_order"):
-        # The heat equation cannot be run backwards, and batch norm does what a step size would.
-        is_heat = dynamics == "parabolic"
-        kept: dict[str, Any] = {"normalization": "batch"}
-        if not is_heat:
-            kept = {"normalization": "bias", "step_size": 0.25, "backprop": "exact"}
-        for dimension, sizes in SEGMENTERS.items():
-            settings = DYNAMICS[dynamics] | kept | sizes
-
-            def config(
-                settings: dict[str, Any] = settings, dimension: int = dimension
-            ) -> NetworkConfig:
-                return NetworkConfig(
-                    **settings,
-                    dimension=dimension,
-                    num_classes=2,
-                    num_steps=2,
-                    opening="linear",
-                    connector="invertible",
-                    pooling="space_to_depth",
-                    classifier="field",
-                )
-
-            config.__name__ = f"{dynamics}_segmentation" + ("_volumes" if dimension == 3 else "")
-            register_model(config)
-
-
-_register_paper_models()
-_register_tuned_models()
-_register_stable_models()
-_register_denoisers()
-_register_sound_models()
-_register_segmenters()
+_register_all(
+    {
+        f"{dynamics}_{data_set}": axes | sizes
+        for dynamics, axes in DYNAMICS.items()
+        for data_set, sizes in DATA_SETS.items()
+    }
+)
+_register_all(
+    {
+        f"{dynamics}_{data_set}_tuned": DYNAMICS[dynamics] | DATA_SETS[data_set] | changes
+        for dynamics, data_sets in TUNED_NETWORKS.items()
+        for data_set, changes in data_sets.items()
+    }
+)
+_register_all(
+    {
+        f"parabolic_stable_{data_set}": _STABLE_PARTS | DYNAMICS["parabolic"] | sizes
+        for data_set, sizes in STABLE_NETWORKS.items()
+    }
+)
+_register_all(
+    {
+        f"{name}_denoising": _LEVELS | DYNAMICS[name.removesuffix("_stable")] | _IMAGES | settings
+        for name, settings in DENOISERS.items()
+    }
+)
+_register_all(
+    {
+        f"{name}_sounds": DYNAMICS[name] | SOUND_NETWORK
+        for name in ("parabolic", "hamiltonian", "second_order")
+    }
+)
+_register_all(
+    {
+        f"{name}_segmentation{'_volumes' * (dimension == 3)}": _LEVELS
+        | DYNAMICS[name]
+        | _CLASSES_OF_PIXELS
+        | steps
+        | sizes
+        | {"dimension": dimension}
+        for name, steps in SEGMENTER_STEPS.items()
+        for dimension, sizes in SEGMENTERS.items()
+    }
+)
