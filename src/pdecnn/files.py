@@ -102,10 +102,15 @@ def remove_temporaries(folder: Path) -> None:
         return
     for path in folder.iterdir():
         if is_temporary(path.name):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a folder with all in it or a link, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def is_temporary(name: str) -> bool:

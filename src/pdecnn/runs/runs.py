@@ -33,6 +33,7 @@ from pdecnn.files import (
     is_temporary,
     make_folder,
     read_bytes,
+    remove,
     remove_temporaries,
     sync_folder,
     temporary_beside,
@@ -320,7 +321,7 @@ def create_run(
     make_folder(folder)
     run = Run(folder, elsewhere=True)
     for name in (INITIAL, *WEIGHTS):  # what a process left that was killed here
-        _remove(folder / name)
+        remove(folder / name)
     remove_temporaries(folder)
     try:
         write_json(folder / ENVIRONMENT, environment)
@@ -343,13 +344,6 @@ def check_free(folder: Path, remedy: str = "pass another --output") -> None:
         names = {name for name in names if name not in begun and not is_temporary(name)}
     if names:
         raise ConfigError(f"{folder} holds other files; pass an empty or new folder as --output")
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def choose_folder(output: Path | None, recipe: str) -> tuple[Path, list[Path]]:
