@@ -24,12 +24,13 @@ from benchmarks.roofline import Ceilings, Roofline
 from benchmarks.speed_cpu import bench_digits, bench_images
 from benchmarks.speed_depth import bench_depth
 from benchmarks.speed_loops import bench_loops, bench_volumes
-from benchmarks.speed_page import print_bench, write_speed
+from benchmarks.speed_page import bench_tables, write_speed
 from benchmarks.speed_recipes import bench_recipes
 from benchmarks.work import Work, count_work
 from pdecnn.learning.memory import free_memory
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.registry import DYNAMICS, model_config
+from pdecnn.reports.bench import print_bench
 from pdecnn.runs.bench import (
     CPU,
     GPU,
@@ -272,7 +273,7 @@ def main() -> None:
         }
         result = {"format_version": FORMAT_VERSION, "parts": {name: head | measured}}
         write_speed(result, output)
-        print_bench(result)
+        print_bench(result, tables=bench_tables)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks.speed_depth import FUSED
 from benchmarks.speed_figure import draw_depth
 from pdecnn.errors import ConfigError
@@ -16,7 +14,6 @@ from pdecnn.files import write_all, write_json
 from pdecnn.pde.backprop import BACKPROP_MODES
 from pdecnn.reports import style
 from pdecnn.reports.bench import (
-    describe_hardware,
     describe_part,
     how,
     markdown_table,
@@ -26,7 +23,7 @@ from pdecnn.reports.bench import (
     three_digits,
     with_notes,
 )
-from pdecnn.reports.terminal import Table, make_console, terminal_table
+from pdecnn.reports.terminal import Table
 from pdecnn.runs.bench import CAPTURED
 
 FIGURE = "depth"
@@ -38,22 +35,6 @@ are medians over repeats in which what is compared was measured in turn, after a
 the device synchronised; their lowest and highest repeat stand beside them. All inputs are
 random images, never zeros, and change from step to step.
 """
-
-
-def print_bench(result: dict[str, Any], console: Console | None = None) -> None:
-    """All tables of a result, with what each was measured on."""
-    if console is None:
-        console = make_console()
-    before = None
-    for name, part in result["parts"].items():
-        where = describe_hardware(part)
-        if where != before:
-            console.print(f"{describe_part(part)}\n")
-        before = where
-        for table in bench_tables(name, part):
-            console.print(table.title, style="bold")
-            console.print(terminal_table(table))
-            console.print(f"{table.note}\n", style="dim")
 
 
 def bench_page(result: dict[str, Any]) -> str:

@@ -33,16 +33,24 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, Rec
 Row = dict[str, Any]
 
 
-def print_bench(result: dict[str, Any], console: Console | None = None) -> None:
-    """All tables of a result, with what each was measured on."""
-    console = console or make_console()
+def print_bench(
+    result: dict[str, Any],
+    console: Console | None = None,
+    *,
+    tables: Callable[[str, dict[str, Any]], list[Table]] | None = None,
+) -> None:
+    """All tables of a result, with what each was measured on.
+
+    `tables` makes those of a part; None: `part_tables`.
+    """
+    console, tables = console or make_console(), tables or part_tables
     before = None
     for name, part in result["parts"].items():
         hardware = describe_hardware(part)
         if hardware != before:
             console.print(f"{describe_part(part)}\n")
         before = hardware
-        for table in part_tables(name, part):
+        for table in tables(name, part):
             console.print(table.title, style="bold")
             console.print(terminal_table(table))
             console.print(f"{table.note}\n", style="dim")
