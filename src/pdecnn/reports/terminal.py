@@ -1,6 +1,5 @@
 """What commands print: the progress of a training, lists, tables of accuracies."""
 
-import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +35,7 @@ from pdecnn.runs.preparation import make_run_task
 from pdecnn.runs.recipes import list_recipes, recipe
 from pdecnn.runs.runs import Run
 from pdecnn.runs.training import Listener
+from pdecnn.settings import setting_text
 
 
 def make_console() -> Console:
@@ -298,10 +298,8 @@ def setting_kind(row: dict[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as `--set` takes it."""
-    if isinstance(value, list):
-        return ",".join(map(value_text, value)) or "none"
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+    """A value as `--set` takes it, an empty list in a word."""
+    return "none" if value == [] else setting_text(value)
 
 
 _REMARKABLE_LOSS = 0.05
