@@ -13,6 +13,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
+from math import isfinite
 from pathlib import Path
 
 from pdecnn.errors import CheckpointError, in_one_line
@@ -144,6 +145,11 @@ def sync_folder(folder: Path) -> None:
 def write_json(path: Path, value: object) -> None:
     """Write readable JSON atomically, with keys in the order given."""
     write_atomically(path, json_bytes(value))
+
+
+def finite_number(value: float | None) -> float | None:
+    """JSON has no infinity and no NaN; None stands for both."""
+    return value if value is not None and isfinite(value) else None
 
 
 def json_bytes(value: object) -> bytes:

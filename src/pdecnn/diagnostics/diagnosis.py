@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from math import isfinite, sqrt
+from math import sqrt
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +28,7 @@ from pdecnn.diagnostics.jacobians import block_inputs
 from pdecnn.diagnostics.reversibility import ReversalErrors, block_reversibility
 from pdecnn.diagnostics.spectra import DENSE_SIZE, Spectrum
 from pdecnn.diagnostics.stability import BlockStability, block_stability
+from pdecnn.files import finite_number
 from pdecnn.networks.network import Network
 from pdecnn.pde.block import Block
 
@@ -138,11 +139,6 @@ def block_values(found: BlockDiagnosis) -> dict[str, Any]:
             ],
         },
     }
-
-
-def finite_number(value: float | None) -> float | None:
-    """JSON has no infinity and no NaN; None stands for both."""
-    return value if value is not None and isfinite(value) else None
 
 
 def _numbers(found: object, *names: str) -> dict[str, float | None]:

@@ -4,7 +4,6 @@ from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from pdecnn.data.image_file import seen_pixels
 from pdecnn.diagnostics.energy import energy_curves
 from pdecnn.diagnostics.guarantees import guaranteed_bound
 from pdecnn.diagnostics.jacobians import has_symmetric_layers
+from pdecnn.files import finite_number
 from pdecnn.networks.network import Network
 from pdecnn.networks.reversal import relative_error
 from pdecnn.networks.stages import InvertibleConnector
@@ -250,7 +250,7 @@ def _why_not(block: Block) -> str:
 
 def finite(values: Sequence[float]) -> list[float | None]:
     """For JSON, which has no infinity: None for what is not finite."""
-    return [value if isfinite(value) else None for value in values]
+    return list(map(finite_number, values))
 
 
 # Tensors as the page draws them: bytes on a fixed scale, in base64.

@@ -13,6 +13,7 @@ from torch.nn import functional
 from pdecnn.data.image_set import ImageSet, StoredImages, evaluation_batches, image_batches
 from pdecnn.errors import DataError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
+from pdecnn.files import finite_number
 from pdecnn.learning.checkpoint import Progress
 from pdecnn.networks.config import NetworkConfig
 from pdecnn.networks.network import Network, evaluation_mode
@@ -74,7 +75,7 @@ class Evaluation:
         """The figures as JSON values, without the confusion matrix."""
         return {
             "accuracy": self.accuracy,
-            "loss": self.loss if isfinite(self.loss) else None,
+            "loss": finite_number(self.loss),
             "balanced_accuracy": self.balanced_accuracy,
             "per_class": self.per_class,
             "num_images": self.num_images,

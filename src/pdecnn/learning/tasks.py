@@ -6,7 +6,6 @@ Objective, trainer, evaluation, prediction and attack ask the task, without know
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from statistics import median
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from pdecnn.data.image_set import ImageSet
 from pdecnn.data.patches import with_test_noise
 from pdecnn.errors import ConfigError, DataError, unknown_name
 from pdecnn.fast.acceleration import fast_layout
+from pdecnn.files import finite_number
 from pdecnn.learning.image_quality import SMALLEST_ERROR, psnr, ssim
 from pdecnn.learning.metrics import (
     Evaluation,
@@ -249,7 +249,7 @@ class PictureEvaluation:
         return {
             "psnr": self.psnr,
             "ssim": self.ssim,
-            "loss": self.loss if isfinite(self.loss) else None,
+            "loss": finite_number(self.loss),
             "num_images": len(self.per_image),
             "per_image": self.per_image,
         }
@@ -413,7 +413,7 @@ class SegmentationEvaluation:
             "dice": self.figures("dice", _mean),
             "median_dice": self.figures("dice", median),
             "iou": self.figures("iou", _mean),
-            "loss": self.loss if isfinite(self.loss) else None,
+            "loss": finite_number(self.loss),
             "num_images": len(self.per_image),
             "per_image": self.per_image,
         }

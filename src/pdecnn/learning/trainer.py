@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from math import isfinite
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from pdecnn.data.augmentation import Augmentation
 from pdecnn.data.image_set import ImageSet, StoredImages, training_batches
 from pdecnn.data.patches import AbstractPatches
 from pdecnn.errors import ConfigError, DivergedError, RankError, TooLargeError
+from pdecnn.files import finite_number
 from pdecnn.learning.capture import TrainingGraphs
 from pdecnn.learning.checkpoint import Progress, progress_from_dict
 from pdecnn.learning.distributed import ALONE, Ranks
@@ -436,7 +436,7 @@ class Trainer:
             progress.best_epoch = progress.epoch
         elif begins or is_better(evaluation.score, evaluation.loss, *best, ties=ties):
             progress.best_accuracy, progress.best_epoch = evaluation.score, progress.epoch
-            progress.best_loss = evaluation.loss if isfinite(evaluation.loss) else None
+            progress.best_loss = finite_number(evaluation.loss)
         patience = self.config.patience
         if progress.epoch >= self.config.epochs:
             progress.stopped = "completed"

@@ -11,10 +11,10 @@ from torch import Tensor
 from pdecnn.data.augmentation import cpu_generator
 from pdecnn.diagnostics.attacks import DLR_CLASSES, Loss, apgd
 from pdecnn.diagnostics.certificate import Certificate, certify
-from pdecnn.diagnostics.diagnosis import finite_number
 from pdecnn.diagnostics.robustness import bounds_of, scores_of_pixels
 from pdecnn.errors import ConfigError
 from pdecnn.fast.acceleration import use_kernels
+from pdecnn.files import finite_number
 from pdecnn.learning.metrics import class_scores
 from pdecnn.networks.network import Network
 from pdecnn.networks.preprocessing import Preprocessing

@@ -17,7 +17,6 @@ from pdecnn.diagnostics.diagnosis import (
     BlockDiagnosis,
     block_values,
     diagnose_network,
-    finite_number,
 )
 from pdecnn.diagnostics.lipschitz import Factor, rounded_up_product
 from pdecnn.diagnostics.robustness import (
@@ -30,6 +29,7 @@ from pdecnn.diagnostics.robustness import (
     measure_robustness,
 )
 from pdecnn.errors import ConfigError, DivergedError, unknown_name
+from pdecnn.files import finite_number
 from pdecnn.learning.tasks import AbstractFieldTask
 from pdecnn.networks.network import Network
 from pdecnn.networks.pretrained import nonfinite_weights

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
-from math import ceil, isfinite
+from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -18,7 +18,7 @@ from pdecnn.data.image_set import ImageSet, imbalance
 from pdecnn.data.registry import OWN, suggested_groups
 from pdecnn.errors import CheckpointError, ConfigError, DataError, system_errors_as
 from pdecnn.fast.acceleration import use_kernels
-from pdecnn.files import write_atomically, write_json
+from pdecnn.files import finite_number, write_atomically, write_json
 from pdecnn.learning.checkpoint import Progress, load_checkpoint, save_checkpoint, set_aside
 from pdecnn.learning.distributed import Ranks, joined_ranks, num_ranks
 from pdecnn.learning.metrics import (
@@ -563,14 +563,11 @@ class _Walk:
 def epoch_entry(report: EpochReport, task: AbstractTask) -> dict[str, Any]:
     """The figures of an epoch as JSON values, the score by the name it has in the task."""
     return {
-        name.replace("accuracy", task.score): _json(value)
+        name.replace("accuracy", task.score): finite_number(value)
+        if isinstance(value, float)
+        else value
         for name, value in report._asdict().items()
     }
-
-
-def _json(value: float | list[int] | None) -> float | list[int] | None:
-    """JSON has no infinity and no NaN; None stands for both."""
-    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 class EventWriter:
