@@ -589,7 +589,8 @@ def _as_operator(stepping: TimeStepping, state: State) -> State:
     counted = results[len(results) - len(buffers) :]
     for (buffer, norm), now in zip(buffers, counted, strict=True):
         if norm.training:
-            buffer.copy_(now.detach())
+            # Unseen by autograd: a norm that `start` ran saved it, for a gradient without it.
+            buffer.data.copy_(now.detach())
     return tuple(results[: len(state)])
 
 
