@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
@@ -297,6 +298,8 @@ class _Segment(nn.Module):
         """The state after the steps."""
         return self.run(self.stepping, state, self.steps)
 
+    # The compiler, which comes by where a layer broke its graph, does not know `context_fn`.
+    @_disable_dynamo
     def propagate_checkpointed(self, state: State) -> State:
         """The same, computed again during backward."""
         weights = dict(self.named_parameters(remove_duplicate=False))

@@ -235,6 +235,26 @@ def test_a_compiled_batch_norm_has_the_statistics_that_stand_in_for_its_own(trai
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
+class AskingLayer(SymmetricLayer):
+    """A layer that looks at a number, which ends a graph of the compiler."""
+
+    def forward(self, features):
+        return super().forward(features) if float(features.detach().sum()) < 1e9 else features
+
+
+# The compiler's own, where it takes up again after a graph that ended.
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_a_checkpointed_layer_that_breaks_the_graph_runs_beside_the_compiled_code():
+    torch.compiler.reset()
+    found = []
+    for compiled in (False, True):
+        block = make_block("forward_euler", layer_class=AskingLayer, backprop="checkpointed")
+        run = torch.compile(block, backend="aot_eager") if compiled else block
+        run(make_features()).square().sum().backward()
+        found.append([weight.grad for weight in block.parameters()])
+    torch.testing.assert_close(found[1], found[0])
+
+
 @pytest.mark.slow
 @every_integrator
 def test_a_compiled_block_under_autocast(integrator):
