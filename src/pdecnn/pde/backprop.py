@@ -33,6 +33,7 @@ from pdecnn.pde.repeatability import (
     AsNow,
     is_captured,
     refuse_memory,
+    refuse_replicas,
     refused_random_numbers,
     suspects_among,
 )
@@ -233,6 +234,8 @@ class Propagator:
         integrator = links[0].stepping.integrator
         steps = [layers for link in links for layers in link.stepping.steps]
         layers = dict.fromkeys(layer for layers in steps for layer in layers)
+        if torch.is_grad_enabled():
+            refuse_replicas(layers)
         # Again, though the block did it: a parametrisation may have come to the layers since.
         norms = refuse_memory(layers, integrator)
         weights = _distinct_weights(steps)
@@ -580,6 +583,8 @@ def _as_operator(stepping: TimeStepping, state: State) -> State:
     the way back than on the way there, by which mode 'exact' would not be exact.
     """
     layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
+    if torch.is_grad_enabled():
+        refuse_replicas(layers)
     weights = [weight for layer in layers for _, weight in _weights_of(layer)]
     norms = refuse_memory(layers, stepping.integrator)
     training = [norm.training for norm in norms]
