@@ -1,5 +1,6 @@
 """Small layers and blocks with random weights, the same for the same seed."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import count
 
@@ -129,3 +130,14 @@ def largest_relative_error(
     tie_break = count()
     worst = max((relative_error(found[n], expected[n]), next(tie_break), n) for n in expected)
     return worst[0], worst[2]
+
+
+def replica_of(module: nn.Module) -> nn.Module:
+    """The copy that nn.DataParallel makes for a device, here for the same one."""
+    replica = module._replicate_for_data_parallel()
+    replica._former_parameters = OrderedDict()
+    for name, child in module._modules.items():
+        setattr(replica, name, replica_of(child))
+    for name, weight in module._parameters.items():
+        setattr(replica, name, weight.clone())
+    return replica

@@ -8,6 +8,7 @@ import torch
 from torch.autograd.graph import save_on_cpu
 from torch.nn.utils import parametrizations
 
+from pdecnn.errors import ConfigError
 from pdecnn.pde import Block, SymmetricLayer
 from tests.blocks import (
     both_reversing_modes,
@@ -19,6 +20,7 @@ from tests.blocks import (
     make_block,
     make_features,
     relative_error,
+    replica_of,
 )
 
 
@@ -481,3 +483,18 @@ def test_layers_are_shared_not_copied():
     block = Block([layer], "leapfrog", num_steps=5, backprop="reversible")
     assert sum(1 for _ in block.parameters()) == 3
     assert all(step[0] is layer for step in block.steps)
+
+
+@every_combination
+def test_copies_of_data_parallel_have_all_gradients_or_are_refused(integrator, backprop):
+    """They have tensors in place of parameters; those of blocks run backwards got none."""
+    block = make_block(integrator, backprop=backprop)
+    replica = replica_of(block)
+    if backprop in ("reversible", "exact"):
+        with pytest.raises(ConfigError, match="DistributedDataParallel"):
+            replica(make_features(requires_grad=True))
+        with torch.no_grad():
+            assert torch.equal(replica(make_features()), block(make_features()))
+        return
+    replica(make_features()).sum().backward()
+    assert all(weight.grad is not None for weight in block.parameters())

@@ -140,14 +140,14 @@ def convolution_map(convolution: Convolution, size: tuple[int, ...]) -> LinearMa
 
 @torch.no_grad()
 def block_inputs(network: Network, images: Tensor) -> list[Tensor]:
-    """The features each block starts from, for standardised images, in evaluation mode."""
-    inputs = []
+    """The features each block starts from, for standardised images, in evaluation mode.
+
+    On invertible levels a velocity goes on with them, which a block by itself begins anew.
+    """
     with evaluation_mode(network):
-        features = network.open(images)
-        for block, connector in zip(network.blocks, network.connectors, strict=True):
-            inputs.append(features)
-            features = connector(block(features))
-    return inputs
+        after = network.forward_intermediates(images)
+        pairs = zip(network.connectors, after[:-1], strict=False)
+        return [network.open(images), *(connector(features) for connector, features in pairs)]
 
 
 def frozen_copy(module: _Module) -> _Module:

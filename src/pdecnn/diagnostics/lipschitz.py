@@ -277,15 +277,26 @@ def _mean(classifier: Classifier, num_pixels: int) -> Bound:
 
 
 def _convolution(convolution: Convolution, size: Size, factor: float = 1.0) -> Bound:
-    return _operator(convolution.norm_bound(size), convolution.stencil, factor)
+    return _operator(convolution.norm_bound(size), convolution, factor)
 
 
-def _operator(norm: float, stencil: Tensor, factor: float) -> Bound:
-    """factor K of that norm; |abs(K)| is at most |sum over the points of abs(theta)|_F."""
-    values = stencil.detach().double().flatten(2)
+def _operator(
+    norm: float, convolution: Convolution, factor: float, *, transposed: bool = False
+) -> Bound:
+    """factor K, or factor K^T, of that norm.
+
+    |abs(K)| is at most |sum over the points of abs(theta)|_F, with mirrored edges up to 2^(d/2)
+    times that, see `Convolution.norm_bound`.
+    """
+    values = convolution.stencil.detach().double().flatten(2)
     absolute = float(values.abs().sum(2).norm()) * (1 + 1e-10)
-    # Each output sums the inputs' points; 6 more roundings for the factor times the stencil.
-    error = gamma(values[0].numel() + 6)
+    if convolution.boundary == "reflect":
+        absolute *= 2 ** (convolution.dimension / 2)
+    # Each output sums the inputs' points; 6 more roundings for the factor times the stencil, and
+    # two an axis where K^T adds copies to their pixels.
+    copies = 0 if convolution.boundary == "zero" else 2 * convolution.dimension
+    terms = values[:, 0] if transposed else values[0]
+    error = gamma(terms.numel() + copies + 6)
     return Bound(lipschitz=_times(factor, norm), relative=error * factor * absolute)
 
 
@@ -298,14 +309,15 @@ def _bounded(part: nn.Module, size: Size) -> Bound:
 def _largest(part: BoundedConvolution | StableLayer, size: Size) -> Size:
     """The size for which a part is bounded, where that is no smaller.
 
-    |K| grows with the size. Its bound, from the symbol at frequencies that depend on the size, need
-    not: that of the larger size holds for the smaller one and is what the part is divided by. A
-    matrix at each pixel has one norm for all sizes.
+    With zeros outside |K| grows with the size. Its bound, from the symbol at frequencies that
+    depend on the size, need not: that of the larger size holds for the smaller one and is what the
+    part is divided by. A matrix at each pixel has one norm for all sizes.
     """
     if part.convolution.stencil.shape[2:].numel() == 1:
         return (1,) * len(size)
     fits = all(n <= most for n, most in zip(size, part.norm.size, strict=True))
-    return part.norm.size if fits else size
+    grows = part.convolution.boundary == "zero"
+    return part.norm.size if fits and grows else size
 
 
 def _activated(stage: Opening | Connector, size: Size) -> Bound:
@@ -355,8 +367,8 @@ def _layer(layer: nn.Module, size: Size) -> Bound:
     found = first.then(_norm_bound(layer.normalization, prod(size))).then(sigma)
     if isinstance(layer, ResidualLayer):
         return found.then(_convolution(layer.output_convolution, size))
-    transposed = layer.convolution.stencil.transpose(0, 1)
-    return found.then(_operator(first.lipschitz, transposed, layer.factor))
+    last = _operator(first.lipschitz, layer.convolution, layer.factor, transposed=True)
+    return found.then(last)
 
 
 def _block(block: Block, size: Size) -> Bound:

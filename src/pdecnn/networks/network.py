@@ -36,6 +36,7 @@ from pdecnn.pde.chain import chain_intermediates, finish_chain, propagate_chain,
 from pdecnn.pde.convolution import SUBJECTS, check_features
 from pdecnn.pde.integrators import State
 from pdecnn.pde.layers import AbstractLayer, TimedLayer
+from pdecnn.pde.repeatability import refuse_replicas
 from pdecnn.pde.resolution import Resolution
 from pdecnn.pde.stable import StableLayer
 
@@ -283,6 +284,7 @@ class Network(nn.Module):
         pretrained.check_described(self, made)
 
     def _check_images(self, images: Tensor) -> None:
+        refuse_replicas([self])
         config = self.config
         if not images.is_floating_point():
             raise ValueError(

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
@@ -32,6 +33,7 @@ from pdecnn.pde.repeatability import (
     AsNow,
     is_captured,
     refuse_memory,
+    refuse_replicas,
     refused_random_numbers,
     suspects_among,
 )
@@ -232,6 +234,8 @@ class Propagator:
         integrator = links[0].stepping.integrator
         steps = [layers for link in links for layers in link.stepping.steps]
         layers = dict.fromkeys(layer for layers in steps for layer in layers)
+        if torch.is_grad_enabled():
+            refuse_replicas(layers)
         # Again, though the block did it: a parametrisation may have come to the layers since.
         norms = refuse_memory(layers, integrator)
         weights = _distinct_weights(steps)
@@ -297,6 +301,8 @@ class _Segment(nn.Module):
         """The state after the steps."""
         return self.run(self.stepping, state, self.steps)
 
+    # The compiler, which comes by where a layer broke its graph, does not know `context_fn`.
+    @_disable_dynamo
     def propagate_checkpointed(self, state: State) -> State:
         """The same, computed again during backward."""
         weights = dict(self.named_parameters(remove_duplicate=False))
@@ -577,6 +583,8 @@ def _as_operator(stepping: TimeStepping, state: State) -> State:
     the way back than on the way there, by which mode 'exact' would not be exact.
     """
     layers = dict.fromkeys(layer for layers in stepping.steps for layer in layers)
+    if torch.is_grad_enabled():
+        refuse_replicas(layers)
     weights = [weight for layer in layers for _, weight in _weights_of(layer)]
     norms = refuse_memory(layers, stepping.integrator)
     training = [norm.training for norm in norms]
@@ -589,7 +597,8 @@ def _as_operator(stepping: TimeStepping, state: State) -> State:
     counted = results[len(results) - len(buffers) :]
     for (buffer, norm), now in zip(buffers, counted, strict=True):
         if norm.training:
-            buffer.copy_(now.detach())
+            # Unseen by autograd: a norm that `start` ran saved it, for a gradient without it.
+            buffer.data.copy_(now.detach())
     return tuple(results[: len(state)])
 
 

@@ -161,6 +161,18 @@ def refuse_memory(layers: Iterable[nn.Module], integrator: AbstractIntegrator) -
     return list(norms)
 
 
+def refuse_replicas(modules: Iterable[nn.Module]) -> None:
+    """Refuse the copies that nn.DataParallel makes, which have tensors but no parameters.
+
+    What is computed backwards knows the parameters alone and would give these tensors no gradient.
+    """
+    if any(getattr(module, "_is_replica", False) for module in modules):
+        raise ConfigError(
+            "nn.DataParallel runs copies without parameters, which neither networks nor blocks "
+            "that are computed backwards can do with; use nn.parallel.DistributedDataParallel"
+        )
+
+
 class AsNow(AbstractContextManager[None]):
     """Within it modules have the buffers and the mode they have now, and change none.
 

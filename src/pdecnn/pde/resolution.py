@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pdecnn.errors import unknown_name
-from pdecnn.pde.grid import Grid
+from pdecnn.pde.grid import Extent, Grid
 
 RESOLUTIONS = ("space_to_depth", "haar")
 # The rotation by 45 degrees as three shears: x += a y, y -= b x, x += a y.
@@ -84,8 +84,12 @@ class Resolution:
 
 
 def _haar(cells: Tensor, grid: Grid | None, *, back: bool = False) -> Tensor:
-    """(a + b)/sqrt(2) and (a - b)/sqrt(2) along each axis of the cells, or back."""
+    """(a + b)/sqrt(2) and (a - b)/sqrt(2) along each axis of the cells, or back.
+
+    Raises where a number left the range in which that is exact on the grid.
+    """
     dimension = cells.dim() - 2
+    extent = None if grid is None else Extent(grid, (cells,))
     values = cells.reshape(len(cells), -1, *(2,) * dimension, *cells.shape[2:])
     axes = range(2, 2 + dimension)
     for axis in reversed(axes) if back else axes:
@@ -93,13 +97,18 @@ def _haar(cells: Tensor, grid: Grid | None, *, back: bool = False) -> Tensor:
         # Back is the same with opposite signs: the last shear is undone first.
         sign = -1.0 if back else 1.0
         second = -second if back else second
-        first = _sheared(first, second, sign * _OUTER, grid)
-        second = _sheared(second, first, -sign * _INNER, grid)
-        first = _sheared(first, second, sign * _OUTER, grid)
+        first = _sheared(first, second, sign * _OUTER, extent)
+        second = _sheared(second, first, -sign * _INNER, extent)
+        first = _sheared(first, second, sign * _OUTER, extent)
         values = torch.stack([first, second if back else -second], axis)
-    return values.reshape(cells.shape)
+    found = values.reshape(cells.shape)
+    return found if extent is None else extent.checked((found,))[0]
 
 
-def _sheared(target: Tensor, source: Tensor, factor: float, grid: Grid | None) -> Tensor:
+def _sheared(target: Tensor, source: Tensor, factor: float, extent: Extent | None) -> Tensor:
     increment = factor * source
-    return target + (increment if grid is None else grid.round(increment))
+    if extent is None:
+        return target + increment
+    changed = target + extent.grid.round(increment)
+    extent.watch(changed)
+    return changed

@@ -275,8 +275,8 @@ class StableLayer(AbstractLayer, FollowsWeights):
             )
         self.slope = float(slopes[1])
         start_orthonormal_(self.convolution.stencil)
-        # Mirrored at its edge a smaller image may be enlarged more than a larger one.
-        any_size = any_size or boundary == "reflect"
+        # Mirrored at its edge or repeated a smaller image may be enlarged more than a larger one.
+        any_size = any_size or boundary != "zero"
         self.norm = OperatorNorm(self.channels, size, any_size=any_size)
         self.norm.start(self.convolution)
 

@@ -17,10 +17,11 @@ from pdecnn.diagnostics import guaranteed_bound, lipschitz
 from pdecnn.errors import ConfigError, DataError, DivergedError
 from pdecnn.networks import Network, Preprocessing
 from pdecnn.networks.stages import Carrier, Opening
-from pdecnn.pde import Activation
+from pdecnn.pde import Activation, Convolution
 from pdecnn.pde.backprop import Propagator
 from pdecnn.pde.integrators import ForwardEuler
 from pdecnn.pde.stable import StableLayer, follow_weights_
+from tests.dense import dense_convolution
 from tests.lipschitz import (
     SIZES,
     STABLE,
@@ -441,3 +442,15 @@ def test_products_and_sums_are_rounded_up():
     assert lipschitz.rounded_up_product([0.1, 3.0]) >= Fraction(0.1) * 3
     assert lipschitz.rounded_up_product([1e308, 10.0]) == torch.inf
     assert lipschitz.rounded_up_product([torch.inf, 0.0]) == torch.inf
+
+
+@pytest.mark.parametrize("boundary", ["zero", "reflect", "periodic"])
+def test_the_bound_on_rounding_holds_where_pixels_are_copied(boundary):
+    """|abs(K)| is what it is made of; mirrored, a pixel at the edge is met twice."""
+    convolution = Convolution(1, 1, boundary=boundary, dtype=torch.float64)
+    with torch.no_grad():
+        convolution.stencil.zero_()[..., 2, 2] = -1.0
+    found = lipschitz._convolution(convolution, (4, 4)).relative
+    convolution.stencil.data.abs_()
+    norm = torch.linalg.matrix_norm(dense_convolution(convolution, (4, 4)).detach(), ord=2)
+    assert found >= lipschitz.gamma(9) * float(norm)

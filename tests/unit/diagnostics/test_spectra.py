@@ -16,6 +16,7 @@ from pdecnn.diagnostics import (
 )
 from pdecnn.diagnostics.spectra import largest_eigenvalue
 from pdecnn.errors import ConfigError, DivergedError
+from pdecnn.networks import Network, NetworkConfig
 from pdecnn.pde import Block, Convolution, ResidualLayer, SymmetricLayer
 from tests.blocks import every_integrator, make_block, make_features, randomize_
 from tests.dense import dense_convolution, jacobian
@@ -203,6 +204,26 @@ def test_the_inputs_of_the_blocks_are_those_of_the_network():
         outputs = [block(start) for block, start in zip(network.blocks, inputs, strict=True)]
         for found, wanted in zip(outputs, network.forward_intermediates(images), strict=True):
             torch.testing.assert_close(found, wanted)
+
+
+def test_the_inputs_of_blocks_on_invertible_levels_are_those_of_the_network():
+    """There a velocity goes on, too: what a block makes of its features alone is something else."""
+    network = Network(
+        NetworkConfig(
+            channels=(2, 2, 4, 4),
+            in_channels=1,
+            integrator="leapfrog",
+            dimension=1,
+            connector="invertible",
+            pooling="haar",
+        )
+    ).eval()
+    images = torch.rand(2, 1, 8)
+    with torch.no_grad():
+        _, *later = block_inputs(network, images)
+        after = network.forward_intermediates(images)
+        for found, connector, features in zip(later, network.connectors, after, strict=False):
+            torch.testing.assert_close(found, connector(features))
 
 
 def test_the_modes_of_the_network_are_kept():

@@ -9,6 +9,7 @@ import torch
 import pdecnn
 from pdecnn.errors import ConfigError
 from pdecnn.networks.network import evaluation_mode
+from tests.blocks import replica_of
 from tests.unit.networks.registered import DYNAMICS, images_for, make, trained_a_little
 
 MODELS = [
@@ -240,3 +241,9 @@ def test_the_callers_images_are_untouched():
         before = images.clone()
         network(images).sum().backward()
         assert torch.equal(images, before)
+
+
+def test_a_network_of_data_parallel_says_what_to_use():
+    network = replica_of(make("parabolic_digits"))
+    with pytest.raises(ConfigError, match="DistributedDataParallel"):
+        network(torch.zeros(2, 1, 8, 8))

@@ -197,6 +197,23 @@ def test_a_compiled_batch_norm_goes_back_as_it_came(backprop, training):
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("backprop", ["reversible", "exact"])
+def test_a_compiled_batch_norm_is_trained_where_the_start_met_it_too(backprop):
+    """What was saved of it there was taken for changed, by the statistics counted later."""
+    torch.compiler.reset()
+    found = []
+    for compiled in (False, True):
+        block = make_block(
+            "leapfrog_second_order", num_steps=2, normalization="batch", backprop=backprop
+        )
+        run = torch.compile(block, fullgraph=True, backend="aot_eager") if compiled else block
+        leaf = make_features(requires_grad=True)
+        run(leaf).square().sum().backward()
+        weights = [weight.grad for weight in block.parameters()]
+        found.append([leaf.grad, *weights, *block.buffers()])
+    torch.testing.assert_close(found[1], found[0])
+
+
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_a_compiled_batch_norm_has_the_statistics_that_stand_in_for_its_own(training):
     torch.compiler.reset()
@@ -216,6 +233,26 @@ def test_a_compiled_batch_norm_has_the_statistics_that_stand_in_for_its_own(trai
         found.append([leaf.grad, *statistics.values()])
         assert all(map(torch.equal, block.buffers(), before))
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+class AskingLayer(SymmetricLayer):
+    """A layer that looks at a number, which ends a graph of the compiler."""
+
+    def forward(self, features):
+        return super().forward(features) if float(features.detach().sum()) < 1e9 else features
+
+
+# The compiler's own, where it takes up again after a graph that ended.
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_a_checkpointed_layer_that_breaks_the_graph_runs_beside_the_compiled_code():
+    torch.compiler.reset()
+    found = []
+    for compiled in (False, True):
+        block = make_block("forward_euler", layer_class=AskingLayer, backprop="checkpointed")
+        run = torch.compile(block, backend="aot_eager") if compiled else block
+        run(make_features()).square().sum().backward()
+        found.append([weight.grad for weight in block.parameters()])
+    torch.testing.assert_close(found[1], found[0])
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pdecnn.errors import ConfigError
+from pdecnn.errors import ConfigError, DivergedError
 from pdecnn.pde.grid import Grid
 from pdecnn.pde.resolution import RESOLUTIONS, Resolution, depth_to_space, space_to_depth
 from tests.dense import dense_matrix
@@ -58,6 +58,18 @@ def test_on_a_grid_every_bit_comes_back(kind, dimension, levels):
     assert torch.equal(changed, grid.round(changed))
     assert torch.equal(change.undo(changed, grid), features)
     assert torch.allclose(changed, change.apply(features), atol=2.0**-9)
+
+
+@pytest.mark.parametrize("pair", [(4095.0, 1700.0), (4000.0, 4000.0)])
+def test_sums_that_leave_the_range_of_the_grid_are_refused(pair):
+    """The second pair's sum does, of the first only a + (sqrt(2) - 1) b on the way to it."""
+    grid, spread = Grid(12), torch.arange(64) / 4096
+    features = torch.stack([number + spread for number in pair], 1).view(1, 1, 128)
+    assert float(features.abs().max()) < grid.limit(features.dtype)
+    with pytest.raises(DivergedError, match="range of exact reversal"):
+        Resolution(1, "haar").apply(features, grid)
+    with pytest.raises(DivergedError, match="range of exact reversal"):
+        Resolution(-1, "haar").apply(features.view(1, 64, 2).mT.reshape(1, 2, 64), grid)
 
 
 def test_unknown_kinds_are_refused():
