@@ -361,6 +361,15 @@ def test_a_copy_together_with_its_network_steps_as_the_original(copy, optimizer)
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("name", ["weight_decay", "momentum", "betas", "learning_rate"])
+def test_a_setting_of_an_added_group_is_not_ignored_in_silence(name):
+    optimizer = ProjectedSGD(nn.Linear(2, 2), learning_rate=0.1)
+    weight = nn.Parameter(torch.ones(2))
+    with pytest.raises(ConfigError, match=f"{name} in a group"):
+        optimizer.add_param_group({"params": [weight], name: 0.5})
+    optimizer.add_param_group({"params": [weight], "lr": 0.5, "name": "head"})
+
+
 def test_weights_without_a_gradient_stay():
     network = scatter_weights_(make_network(), size=0.01)
     optimizer = ProjectedSGD(network, learning_rate=0.1)
