@@ -59,6 +59,20 @@ def test_each_part_of_the_ablation_differs_and_the_architecture_is_one():
     assert variants["without_architecture"].config().network.channels == (32, 64, 112, 112)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"training.mixup": 0.2}, {"training.cutmix": 1.0}, {"data.trivial_augment": True}],
+    ids=str,
+)
+def test_what_a_search_may_put_into_the_recipe_is_removed_too(settings, monkeypatch):
+    whole = recipe(HAMILTONIAN)
+    changed = whole.with_settings(settings)
+    monkeypatch.setattr(tuned, "recipe", lambda name: changed)
+    shorter = {"training.epochs": whole.training.epochs // tuned.SHORTER}
+    configs = [variant.config() for variant in tuned.ablation().values()]
+    assert whole.with_settings(shorter) in configs
+
+
 def test_searched_settings_are_those_of_the_best_of_the_longest_trials(tmp_path, monkeypatch):
     monkeypatch.setattr(tuned, "SEARCH", tmp_path / "search.csv")
     assert tuned.resnets().keys() == {"resnet20", "resnet32"}
