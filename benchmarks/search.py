@@ -26,6 +26,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -513,6 +514,8 @@ def main() -> None:
     if arguments.work:
         work(network, folder, seed)
         return
+    # Else trials, which are processes of their own, would go on after it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("told to end"))
     begin, plan = monotonic(), rungs(arguments.trials, arguments.epochs, arguments.most_epochs)
     numbers = None
     if arguments.ask:

@@ -202,8 +202,9 @@ def _row(name: str, runs: Sequence[Found]) -> str:
     first = runs[0]
     seconds = ", ".join(f"{run.seconds:.0f}" for run in runs)
     shared = " or ".join(map(str, sorted({run.at_a_time for run in runs})))
+    epochs = " or ".join(map(str, sorted({run.epochs for run in runs})))
     return (
-        f"| {name} | {first.num_weights:,} | {first.flops / 1e6:.0f} | {first.epochs} "
+        f"| {name} | {first.num_weights:,} | {first.flops / 1e6:.0f} | {epochs} "
         f"| {len(runs)} | {_mean(runs)} | {seconds} ({shared} at a time) |"
     )
 

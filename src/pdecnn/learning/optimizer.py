@@ -1,6 +1,7 @@
 """Steps against the gradient with projection onto a box (Secs. 4 and 5)."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from pdecnn.settings import check_number, formerly
 
 Entry = tuple[nn.Module, str]
 """A weight by the module it belongs to and its name there."""
+_OWN = ("config", "rule", "_following", "_boxes")
+"""What `ProjectedSGD` has beside what every optimiser of torch has."""
 
 
 class ProjectedSGD(torch.optim.Optimizer):
@@ -39,6 +42,22 @@ class ProjectedSGD(torch.optim.Optimizer):
         self._following = list(following(module))
         self.rule = RULES[self.config.optimizer](self.config)
         self._boxes = _boxes(module, self.config.box, self.config.box_bound)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """More weights, with a rate of their own where the group has `lr`; all else is shared."""
+        # PyTorch keeps whatever a group says, and what nobody reads would be ignored.
+        for name in ("learning_rate", *OptimizerConfig.__dataclass_fields__):
+            if name in param_group:
+                remedy = "call it lr" if name == "learning_rate" else "set it in config"
+                raise ConfigError(
+                    f"groups of ProjectedSGD have a rate lr of their own and nothing else; found "
+                    f"{name} in a group: {remedy}"
+                )
+        super().add_param_group(param_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # PyTorch copies and pickles nothing but what it knows.
+        return super().__getstate__() | {name: vars(self)[name] for name in _OWN}
 
     @property
     def boxes(self) -> list[tuple[float, list[Tensor]]]:

@@ -2,6 +2,9 @@
 
 import math
 import os
+import signal
+import sys
+import threading
 
 import pytest
 import torch
@@ -191,6 +194,35 @@ def test_a_trial_that_would_end_too_late_is_not_begun(tmp_path):
     append_row(path, Row(Trial(NETWORK, 0, 0, 2, 0, draw(NETWORK, 0, 0)), 0.5, 1000.0))
     assert not search(NETWORK, PLAN, path=path, workers=workers, jobs=2, seconds=60)
     assert workers.ran == []
+
+
+def test_a_search_that_is_told_to_end_ends_its_trials(tmp_path, monkeypatch):
+    ended = threading.Event()
+
+    class Workers:
+        def __init__(self, *arguments):
+            pass
+
+        def run(self, trial):
+            os.kill(os.getpid(), signal.SIGTERM)
+            ended.wait()  # as a trial of many epochs
+
+        def end(self):
+            ended.set()
+
+    def untold(*arguments):
+        raise AssertionError("it would end and leave its trials at work")
+
+    monkeypatch.setattr(module, "Workers", Workers)
+    output = str(tmp_path / "search.csv")
+    monkeypatch.setattr(sys, "argv", ["search", "resnet20", "--jobs", "1", "--output", output])
+    before = signal.signal(signal.SIGTERM, untold)
+    try:
+        with pytest.raises(SystemExit):
+            module.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.is_set()
 
 
 def test_the_settings_of_a_trial_stay_those_it_began_with(tmp_path, monkeypatch):

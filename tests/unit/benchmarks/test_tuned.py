@@ -1,5 +1,6 @@
 """The final runs: what is trained, what is kept of it, and what the page says."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,20 @@ def test_each_part_of_the_ablation_differs_and_the_architecture_is_one():
     configs = [variant.config() for variant in variants.values()]
     assert all(configs.count(config) == 1 for config in configs)
     assert variants["without_architecture"].config().network.channels == (32, 64, 112, 112)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"training.mixup": 0.2}, {"training.cutmix": 1.0}, {"data.trivial_augment": True}],
+    ids=str,
+)
+def test_what_a_search_may_put_into_the_recipe_is_removed_too(settings, monkeypatch):
+    whole = recipe(HAMILTONIAN)
+    changed = whole.with_settings(settings)
+    monkeypatch.setattr(tuned, "recipe", lambda name: changed)
+    shorter = {"training.epochs": whole.training.epochs // tuned.SHORTER}
+    configs = [variant.config() for variant in tuned.ablation().values()]
+    assert whole.with_settings(shorter) in configs
 
 
 def test_searched_settings_are_those_of_the_best_of_the_longest_trials(tmp_path, monkeypatch):
@@ -146,6 +161,16 @@ def test_the_page_has_means_differences_and_what_is_missing(tmp_path, monkeypatc
     assert "| box | 0 | not measured |  |" in text
     assert "Not measured: resnet8_short" in text
     assert contents.keys() == {"tuned.md", "tuned-sizes.png", "tuned-sizes.svg"}
+
+
+def test_runs_of_other_epochs_are_not_counted_as_those_of_the_first(tmp_path):
+    folder = tmp_path / "tuned" / "runs"
+    for seed, epochs in enumerate((100, 50)):
+        write_run(folder, HAMILTONIAN, seed, 0.92)
+        summary = folder / tuned.folder_name(HAMILTONIAN, seed) / "summary.json"
+        write_json(summary, json.loads(summary.read_bytes()) | {"epochs": epochs})
+    text = tuned_page.written(tmp_path)["tuned.md"].decode()
+    assert "| hamiltonian | 264,106 | 168 | 50 or 100 | 2 |" in text
 
 
 def test_the_page_shows_what_the_bench_measured_of_recipes(tmp_path):

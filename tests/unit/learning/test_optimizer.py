@@ -1,6 +1,7 @@
 """The optimiser against torch's own, against its formulas, and its box."""
 
 import math
+import pickle
 from copy import deepcopy
 
 import pytest
@@ -336,6 +337,37 @@ def test_its_state_dict_comes_back(optimizer):
     steps(second, two, range(3, 6))
     for name, weight in weights_of(first).items():
         assert torch.equal(weight, weights_of(second)[name]), name
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adamw", "muon"])
+@pytest.mark.parametrize("copy", [deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copy_together_with_its_network_steps_as_the_original(copy, optimizer):
+    network = scatter_weights_(make_network(dtype=torch.float64))
+    config = OptimizerConfig(optimizer=optimizer, clip_norm=1.0, box_bound=0.2)
+    pair = network, ProjectedSGD(network, learning_rate=0.1, config=config)
+    images, labels = torch.randn(4, 1, 8, 8, dtype=torch.float64), torch.arange(4)
+
+    def step(network, optimizer):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(images), labels).backward()
+        optimizer.step()
+
+    step(*pair)
+    copied = copy(pair)
+    step(*copied)
+    step(*pair)
+    assert copied[1].boxed
+    for one, other in zip(network.parameters(), copied[0].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["weight_decay", "momentum", "betas", "learning_rate"])
+def test_a_setting_of_an_added_group_is_not_ignored_in_silence(name):
+    optimizer = ProjectedSGD(nn.Linear(2, 2), learning_rate=0.1)
+    weight = nn.Parameter(torch.ones(2))
+    with pytest.raises(ConfigError, match=f"{name} in a group"):
+        optimizer.add_param_group({"params": [weight], name: 0.5})
+    optimizer.add_param_group({"params": [weight], "lr": 0.5, "name": "head"})
 
 
 def test_weights_without_a_gradient_stay():
