@@ -6,7 +6,7 @@ JOBS is a file with a line for each job, `name: command`, the most important fir
 and those that begin with # are left out. Each job writes to DIR/name.log; DIR/status.txt has a line
 for each that began or ended. A job that fails stops no other. When the time is over what still
 runs is told to end (SIGTERM), as `pdecnn train` does with a checkpoint. The same command goes on:
-jobs that ended well are not run again.
+jobs that ended well are not run again. The exit status is 0 when all have.
 """
 
 import argparse
@@ -133,7 +133,7 @@ def main() -> None:
     with shared_card(arguments.jobs):
         how = {"at_a_time": arguments.jobs, "seconds": arguments.seconds}
         well = run(jobs, arguments.output, **how)
-    print("all ended well" if well else "not all ended well: the same command goes on", flush=True)
+    sys.exit(None if well else "not all ended well: the same command goes on")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks import campaign
 from benchmarks.campaign import STATUS, finished, read_jobs, run
 
 
@@ -36,3 +37,13 @@ def test_when_the_time_is_over_jobs_and_what_they_started_are_told_to_end(tmp_pa
     assert (tmp_path / "told").exists()
     assert not (tmp_path / "begun").exists()
     assert "long ended badly (3)" in (tmp_path / "out" / STATUS).read_text()
+
+
+@pytest.mark.parametrize(("command", "said"), [("true", None), ("false", "not all ended well")])
+def test_the_exit_status_says_whether_all_ended_well(command, said, tmp_path, monkeypatch):
+    path = tmp_path / "jobs"
+    path.write_text(f"one: {command}")
+    monkeypatch.setattr("sys.argv", ["campaign", str(path), "--output", str(tmp_path / "out")])
+    with pytest.raises(SystemExit) as ended:
+        campaign.main()
+    assert ended.value.code is None if said is None else said in ended.value.code
