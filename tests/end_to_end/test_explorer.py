@@ -330,6 +330,17 @@ def test_an_exported_page_opens_from_the_disk(browser, tmp_path):
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_it_prints_dark_on_light_and_with_its_bars(browser, server):
+    with opened(browser, server, color_scheme="dark") as page:
+        on_screen = pictures(page)
+        page.emulate_media(media="print", color_scheme="dark")
+        wait_for_other_pictures(page, on_screen)  # zero is white there
+        text = page.evaluate("getComputedStyle(document.body).color")
+        assert luminance(text) < 0.2
+        bars = "getComputedStyle(document.querySelector('.bars i')).printColorAdjust"
+        assert page.evaluate(bars) == "exact"
+
+
 @pytest.mark.slow
 def test_two_networks_for_cifar10_are_exported_in_a_small_file(capsys, monkeypatch, tmp_path):
     path = tmp_path / "page.html"

@@ -2,6 +2,7 @@
 
 import re
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,21 @@ def test_beyond_each_bound_that_equation_explodes(browser):
         assert "the wave is lost" in page.inner_text("#verdict")
 
 
+def test_heat_that_exploded_on_the_way_out_is_not_said_to_have_levelled_anything(browser):
+    with opened(browser, "#dt=0.3&out=120&at=60") as page:
+        verdict = page.inner_text("#verdict")
+        assert "Heat has exploded" in verdict
+        assert "levelled" not in verdict
+        page.evaluate("size.value = 0.2; size.oninput(); moment.value = 0; moment.oninput()")
+        assert "what was levelled out is gone" in page.inner_text("#verdict")
+
+
+def test_a_blank_sheet_is_not_said_to_lose_anything(browser):
+    for link in ("#picture=blank", "#picture=blank&out=9&at=4"):
+        with opened(browser, link) as page:
+            assert page.inner_text("#verdict").startswith("A blank sheet stays as it is")
+
+
 def test_a_link_shows_the_same_again(browser):
     link = "#dt=0.31&out=50&at=12&float=64&picture=drops"
     with opened(browser, link) as page, opened(browser) as other:
@@ -207,6 +223,19 @@ def test_a_file_is_opened_or_dropped(browser):
         page.set_input_files("#file", notes)
         wait_until(page, "document.getElementById('message').textContent !== ''")
         assert page.inner_text("#message").startswith("notes.txt is no picture")
+
+
+def test_a_black_drawing_without_a_background_is_seen(browser):
+    drawing, stream = np.zeros((30, 70, 4), np.uint8), BytesIO()
+    drawing[10:20, 30:40, 3] = 255
+    Image.fromarray(drawing).save(stream, "PNG")
+    file = {"name": "ink.png", "mimeType": "image/png", "buffer": stream.getvalue()}
+    with opened(browser) as page:
+        page.set_input_files("#file", file)
+        wait_until(page, "state.name === 'own'")
+        picture = values(page, "heat")
+        assert picture[0, 0] == pytest.approx(1)
+        assert picture[64, 64] == pytest.approx(0)
 
 
 def test_space_plays_out_and_back(browser):

@@ -15,10 +15,10 @@ from pdecnn.explorer.server import page_file
 from pdecnn.files import write_atomically
 
 MOST_BYTES = 1_400_000
-"""As many samples as go into a page of this size, one at least."""
+"""As many samples as go into a page of this size, one at least: of fewer channels if need be."""
 _AMOUNT = 0.25  # where the slider of the page stands
 _VIEWS = ("clean", "difference")
-_CHANNELS = 8
+_CHANNELS = (8, 4, 2, 1)
 _MOST_SAMPLES = 4
 
 
@@ -34,8 +34,17 @@ def write_recording(explorers: Sequence[Explorer], path: Path) -> int:
 
 
 def _record(explorers: Sequence[Explorer]) -> tuple[bytes, int]:
-    for explorer in explorers:
-        explorer.most_channels = _CHANNELS
+    content, number = b"", 0
+    for most_channels in _CHANNELS:
+        for explorer in explorers:
+            explorer.most_channels = most_channels
+        content, number = _samples_that_fit(explorers)
+        if len(content) <= MOST_BYTES:
+            break
+    return content, number
+
+
+def _samples_that_fit(explorers: Sequence[Explorer]) -> tuple[bytes, int]:
     whole = describe(explorers)
     answers: dict[str, Any] = {}
     content, number = b"", 0

@@ -218,6 +218,14 @@ def rates_in_words(metrics: list[dict[str, Any]]) -> str:
     return " → ".join(f"{rate:.3g}" for rate in rates)
 
 
+def lines_in_words(metrics: list[dict[str, Any]]) -> str:
+    """What the dotted lines of a single run are; '' where there are none."""
+    if not changes(metrics):
+        return ""
+    levels = " or level" if len(distinct(metrics, "level")) > 1 else ""
+    return f"dotted lines are changes of learning rate{levels}"
+
+
 def distinct(metrics: list[dict[str, Any]], key: str) -> list[Any]:
     """The values in their order, each once where it stays."""
     values: list[Any] = []

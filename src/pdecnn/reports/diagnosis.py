@@ -131,9 +131,11 @@ def screen_table(blocks: Sequence[BlockDiagnosis]) -> Table:
 def _screen_row(index: int, block: BlockDiagnosis) -> tuple[str, ...]:
     steps = block.stability.steps
     sizes = sorted({f"{step.step_size:.3g}" for step in steps}, key=float)
-    bounds = [step.guaranteed_bound for step in steps]
-    known = [bound for bound in bounds if bound is not None]
-    bound = min(known) if known and len(known) == len(bounds) else None
+    known = [step.guaranteed_bound for step in steps if step.guaranteed_bound is not None]
+    bounds: list[float | None] = [None]
+    if known and len(known) == len(steps):
+        # Of equal steps the least bound decides; of others each has its own.
+        bounds = [min(known)] if len(sizes) < 2 else [min(known), max(known)]
     single = [one for one in block.reversibility if one.dtype == torch.float32]
     shares, random = block.coefficients.shares, block.coefficients.random_shares
     kind = max(KINDS, key=lambda one: abs(shares[one] - random[one]))
@@ -141,7 +143,7 @@ def _screen_row(index: int, block: BlockDiagnosis) -> tuple[str, ...]:
         str(index),
         block.stability.verdict.name,
         " to ".join(dict.fromkeys((sizes[0], sizes[-1]))) if sizes else "overflow",
-        _number(bound, none="none", infinite="any"),
+        " to ".join(dict.fromkeys(_number(bound, none="none", infinite="any") for bound in bounds)),
         _number(max(one.constant for one in block.stability.growth)),
         f"{relative_change(block.energy.norms):.0%}",
         f"{single[0].weight_gradient:.0e}" if single else "cannot",

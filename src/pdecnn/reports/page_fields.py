@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pdecnn.data.image_file import seen_pixels
 from pdecnn.learning.image_quality import psnr
 from pdecnn.learning.tasks import AbstractTask
-from pdecnn.reports.charts import convergence_charts
+from pdecnn.reports.charts import convergence_charts, lines_in_words, rates_in_words
 from pdecnn.reports.html import Markup, data_uri, draw_sample, tag
 from pdecnn.reports.page_runs import ShownRun
 from pdecnn.reports.page_summary import draw_facts, duration, network_words, swatched
@@ -146,7 +146,10 @@ def draw_field_convergence(runs: Sequence[FieldRun]) -> Markup:
     curves = [(run.name, run.metrics, None, run.place) for run in trained]
     charts = convergence_charts(curves, several=len(runs) > 1, task=trained[0].task)
     panels = [tag("figure", tag("figcaption", one.title), draw_chart(one)) for one in charts]
-    shown = tag("div", tag("div", panels, class_="charts"), legend(charts[-1]))
+    said = None
+    if len(runs) == 1 and (lines := lines_in_words(trained[0].metrics)):
+        said = tag("p", f"Learning rate {rates_in_words(trained[0].metrics)}; {lines}.")
+    shown = tag("div", tag("div", panels, class_="charts"), legend(charts[-1]), said)
     return tag("div", shown, [_previews(run) for run in trained if run.previews])
 
 

@@ -16,6 +16,7 @@ from pdecnn.reports.charts import (
     commonest_errors,
     convergence_charts,
     distinct,
+    lines_in_words,
     rates_in_words,
 )
 from pdecnn.reports.html import Markup, details, draw_sample, folded, join, scrolling, table, tag
@@ -77,6 +78,8 @@ def _said(run: PageRun, *, several: bool) -> str:
     levels = distinct(run.metrics, "level")
     if len(levels) > 1:
         words.append(f"{len(levels)} levels: {_levels(run)}")
+    if not several and (lines := lines_in_words(run.metrics)):
+        words.append(lines)
     skipped = sum(run.metrics[-1].get(key, 0) for key in ("nonfinite_steps", "overflow_steps"))
     if skipped:
         words.append(f"{skipped:,} steps skipped")
@@ -354,11 +357,14 @@ def _images(runs: Sequence[PageRun]) -> Markup:
         said += f"the runs disagree on {int(disagreed.sum()):,} and get "
         said += f"{int(wrong.sum()):,} wrong in the same way. "
     else:
-        said += f"{int(wrong.sum()):,} are misclassified. "
+        number = int(wrong.sum())
+        said += {0: "none is", 1: "1 is"}.get(number, f"{number:,} are") + " misclassified. "
     if not rows:
         return tag("p", f"{said}None are shown.")
     said += (
         "These come first, the most confident answers at the top; the others are drawn at random. "
+        if (disagreed | wrong).any()
+        else "Those shown are drawn at random. "
     )
     said += "Full bars are right answers, hatched ones wrong."
     names = tag("p", [swatched(run) for run in runs], class_="legend") if len(runs) > 1 else None

@@ -26,7 +26,7 @@ from pdecnn.diagnostics import (
 )
 from pdecnn.diagnostics.corruptions import AMOUNTS
 from pdecnn.errors import ConfigError
-from pdecnn.reports.diagnosis import print_diagnosis
+from pdecnn.reports.diagnosis import print_diagnosis, screen_table
 from pdecnn.reports.diagnosis_files import (
     draw_energy,
     draw_growth,
@@ -246,6 +246,19 @@ def test_the_screen_of_heat_says_that_it_cannot_run_backwards():
     bound = min(step.guaranteed_bound for step in found.blocks[0].stability.steps)
     row = rf"^0 +guaranteed +0\.01 +{re.escape(f'{bound:.3g}')} .* cannot "
     assert re.search(row, text, flags=re.MULTILINE)
+
+
+def test_guaranteed_steps_of_different_sizes_do_not_stand_above_their_bound_on_the_screen():
+    found = make_diagnosis("parabolic", normalization="none", channels=(4, 4), num_steps=3)
+    block = found.blocks[0]
+    bounds = (0.1, 0.2, 0.15)
+    steps = tuple(
+        replace(step, step_size=0.95 * bound, guaranteed_bound=bound)
+        for step, bound in zip(block.stability.steps, bounds, strict=True)
+    )
+    stability = replace(block.stability, steps=steps)
+    (row,) = screen_table([replace(block, stability=stability)]).rows
+    assert row[2:4] == ("0.095 to 0.19", "0.1 to 0.2")
 
 
 def test_the_screen_of_a_block_that_overflowed_says_so(waves):

@@ -237,6 +237,30 @@ def test_images_on_which_runs_disagree_come_first(found):
     assert len(Page(html).attributes("img")) == 5  # one an image, not one a run
 
 
+@pytest.mark.parametrize(("number", "words"), [(0, "none is"), (1, "1 is"), (2, "2 are")])
+def test_images_that_are_not_there_are_not_said_to_come_first(found, number, words):
+    (run,) = found
+    labels = run.examination.labels
+    predicted = labels.clone()
+    predicted[:number] = (labels[:number] + 1) % 10
+    sure = torch.full(labels.shape, 0.5, dtype=torch.float64)
+    text = Page(make_page([answering(run, 0, predicted, sure)])).text
+    assert f" test images {words} misclassified." in text
+    assert ("come first" in text) == (number > 0)
+
+
+def test_the_dotted_lines_of_a_curve_are_explained(found):
+    (run,) = found
+    metrics = [
+        {**run.metrics[-1], "epoch": epoch, "learning_rate": rate}
+        for epoch, rate in ((1, 0.1), (2, 0.02))
+    ]
+    told = "dotted lines are changes of learning rate"
+    assert told in Page(make_page([replace(run, metrics=metrics)])).text
+    metrics[1]["learning_rate"] = 0.1
+    assert told not in Page(make_page([replace(run, metrics=metrics)])).text
+
+
 def test_the_same_run_gives_the_same_bytes_and_one_small_file(found, waves, tmp_path):
     write_page(found, tmp_path / "one.html")
     write_page(read([waves.folder]), tmp_path / "two.html")

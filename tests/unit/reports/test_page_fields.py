@@ -49,6 +49,7 @@ def test_one_denoiser_has_its_figures_and_pictures(runs, tmp_path):
     charts = [entry for entry in page.attributes("svg") if entry.get("class") == "chart"]
     assert len(charts) == 2
     assert "PSNR in dB" in page.texts
+    assert "dotted lines are changes of learning rate" in page.text
     assert "pdecnn train hamiltonian_denoising --data FOLDER" in page.texts
 
 

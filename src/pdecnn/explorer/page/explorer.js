@@ -458,7 +458,7 @@ function listen() {
     document.addEventListener(kind, (event) => { event.preventDefault(); document.body.classList.remove("dragging"); });
   }
   document.addEventListener("drop", (event) => { if (event.dataTransfer.files[0]) upload(event.dataTransfer.files[0]); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  for (const looks of ["(prefers-color-scheme: dark)", "print"]) matchMedia(looks).addEventListener("change", redraw);
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redraw(); } });
 }
