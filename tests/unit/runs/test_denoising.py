@@ -13,7 +13,7 @@ from pdecnn.data.images import pack_pictures
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.reports.robustness_files import draw_attacked_fields
 from pdecnn.runs import predict_images
-from pdecnn.runs.leveling import coarsen
+from pdecnn.runs.leveling import coarsen, refine
 from pdecnn.runs.preparation import make_run_task, read_splits
 from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.unit.data.test_pictures import write_picture
@@ -337,7 +337,10 @@ def test_settings_of_classes_are_refused(name, value, folder):
         config_for("parabolic", folder, **{f"training__{name}": value})
 
 
-def test_a_coarser_mesh_of_pictures_is_refused_for_what_it_is(trained, tmp_path):
-    """It was refused for data.standardize and others, which nobody had set."""
+@pytest.mark.parametrize("change", [coarsen, refine])
+def test_another_mesh_of_pictures_is_refused_for_what_it_is(change, trained, tmp_path):
+    """Coarser it was refused for data.standardize and others, which nobody had set; finer it was
+    made, to be trained and measured on the same pictures."""
     with pytest.raises(ConfigError, match=r"on pictures reads them neither .* pass --time alone"):
-        coarsen(trained, space=2, output=tmp_path / "coarse")
+        change(trained, space=2, output=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
