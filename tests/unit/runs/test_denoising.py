@@ -344,3 +344,16 @@ def test_another_mesh_of_pictures_is_refused_for_what_it_is(change, trained, tmp
     with pytest.raises(ConfigError, match=r"on pictures reads them neither .* pass --time alone"):
         change(trained, space=2, output=tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("command", ["coarsen", "refine"])
+def test_accuracies_of_a_denoiser_are_not_compared_once_it_is_made(
+    command, trained, tmp_path, capsys, monkeypatch
+):
+    found = call(
+        capsys, monkeypatch, command, trained.folder, "--time", 1 if command == "coarsen" else 2,
+        "--evaluate", "--output", tmp_path / "other",
+    )  # fmt: skip
+    assert found.code == 2
+    assert "--evaluate compares accuracies, and" in found.stderr
+    assert not (tmp_path / "other").exists()
