@@ -141,6 +141,14 @@ def test_images_are_written_by_their_stem_and_nothing_is_overwritten(trained, fo
     assert not (tmp_path / "new").exists()
 
 
+def test_a_name_misspelled_at_the_end_leaves_no_answers_to_the_others(trained, folder, tmp_path):
+    """They were written, and with the name mended refused as being there already."""
+    files = [folder / "test" / "0.png", folder / "test" / "O.png"]
+    with pytest.raises(DataError, match=r"O\.png: no such file; check the path"):
+        predict_images(trained.folder, files, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_command_line_from_folder_to_images(trained, folder, tmp_path, capsys, monkeypatch):
     def pdecnn_says(*arguments):
         found = call(capsys, monkeypatch, *arguments)
