@@ -1,6 +1,7 @@
 """From a folder of images to a denoiser, its figures and its images; resumed to the bit."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from pdecnn.data.images import pack_pictures
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.reports.robustness_files import draw_attacked_fields
 from pdecnn.runs import predict_images
+from pdecnn.runs.export import export
 from pdecnn.runs.leveling import coarsen, refine
 from pdecnn.runs.preparation import make_run_task, read_splits
 from tests.runs import assert_resumed_to_the_bit, call, fingerprint
@@ -365,3 +367,13 @@ def test_accuracies_of_a_denoiser_are_not_compared_once_it_is_made(
     assert found.code == 2
     assert "--evaluate compares accuracies, and" in found.stderr
     assert not (tmp_path / "other").exists()
+
+
+def test_a_stable_denoiser_is_exported_for_images_of_any_size(tmp_path, capsys):
+    """The file took images of network.certified_size alone, at which its norms are computed."""
+    config = replace(config_for("parabolic_stable", tmp_path).network, in_channels=1)
+    pdecnn.Network(config, pdecnn.Preprocessing(standardize="none")).save_pretrained(tmp_path / "n")
+    exported = export(tmp_path / "n", tmp_path / "n.pt2")
+    assert exported["input_axes"] == ["batch", 1, "height", "width"]
+    sizes = {shape[2:] for shape in map(tuple, exported["compared_shapes"])}
+    assert any(max(size) > 8 for size in sizes)
