@@ -182,9 +182,18 @@ def test_settings_that_sounds_cannot_have_are_refused(settings, found):
 
 
 @pytest.mark.parametrize(
-    ("said", "found"), [("3", ("3",)), ("[2, 3]", ("2", "3")), ("03", ("03",))]
+    ("said", "found"),
+    [
+        ("3", ("3",)),
+        ("[2, 3]", ("2", "3")),
+        ("03", ("03",)),
+        ("[02, 03]", ("02", "03")),
+        ("[ann,bob]", ("ann", "bob")),
+        ("2026-05-01", ("2026-05-01",)),
+        ("2026-05-01,2026-05-02", ("2026-05-01", "2026-05-02")),
+    ],
 )
-def test_groups_may_be_called_by_numbers(said, found):
+def test_groups_may_be_called_by_numbers_and_days_and_stand_in_brackets(said, found):
     settings = parse_assignments([f"data.test_groups={said}", r"data.group=(\d+)"])
     assert pdecnn.recipe("parabolic_sounds").with_settings(settings).data.test_groups == found
 
