@@ -319,7 +319,9 @@ def print_level(run: Run, figures: dict[str, Any] | None) -> None:
         soft_wrap=True,
     )
     if figures is None:
-        console.print("How accurate it is was not measured: --evaluate does.")
+        has_classes = make_run_task(run.config).has_classes
+        how = "--evaluate" if has_classes else f"`pdecnn evaluate {run.folder}`"
+        console.print(f"How accurate it is was not measured: {how} does.", soft_wrap=True)
         return
     rows = [
         (

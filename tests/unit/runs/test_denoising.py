@@ -369,6 +369,15 @@ def test_accuracies_of_a_denoiser_are_not_compared_once_it_is_made(
     assert not (tmp_path / "other").exists()
 
 
+def test_a_denoiser_with_more_steps_is_sent_to_a_command_that_measures_it(
+    trained, tmp_path, capsys, monkeypatch
+):
+    """It was sent to --evaluate, which refuses it."""
+    finer = tmp_path / "finer"
+    found = call(capsys, monkeypatch, "refine", trained.folder, "--time", 2, "--output", finer)
+    assert found.stdout.endswith(f"was not measured: `pdecnn evaluate {finer}` does.\n")
+
+
 def test_a_stable_denoiser_is_exported_for_images_of_any_size(tmp_path, capsys):
     """The file took images of network.certified_size alone, at which its norms are computed."""
     config = replace(config_for("parabolic_stable", tmp_path).network, in_channels=1)
