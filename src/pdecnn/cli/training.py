@@ -217,6 +217,8 @@ def coarsen(
     """Make a run of a trained network with a coarser mesh or steps."""
     from pdecnn.runs import leveling
 
+    if evaluate:
+        _check_comparable(run)
     new = leveling.coarsen(
         run,
         space=space,
@@ -246,6 +248,8 @@ def refine(
     """Make a run of a trained network with a finer mesh or steps."""
     from pdecnn.runs import leveling
 
+    if evaluate:
+        _check_comparable(run)
     new = leveling.refine(
         run,
         space=space,
@@ -256,6 +260,19 @@ def refine(
         output=output,
     )
     _show_level(new, run, evaluate, weights=weights, data=data, device=device, as_json=as_json)
+
+
+def _check_comparable(original: Path) -> None:
+    """Refuse, before anything is made, a run whose accuracy cannot stand beside another's."""
+    from pdecnn.errors import ConfigError
+    from pdecnn.runs.preparation import make_run_task
+    from pdecnn.runs.runs import as_run
+
+    if not make_run_task(as_run(original).config).has_classes:
+        raise ConfigError(
+            f"--evaluate compares accuracies, and {original} has an answer for each pixel; leave "
+            f"it out, and use `pdecnn evaluate` on the new run"
+        )
 
 
 def _show_level(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pdecnn.data.arrays import PARTS, Array, ArrayFiles
-from pdecnn.data.image_file import Form, image_form, read_image
+from pdecnn.data.image_file import SUFFIXES, Form, image_form, read_image
 from pdecnn.data.image_set import (
     LARGEST_IN_MEMORY,
     DataSet,
@@ -426,6 +426,12 @@ def read_pictures(place: Path | str, *, channels: int | None) -> DataSet:
             f"again, or set data.channels={found}"
         )
     return DataSet.of_parts("pictures", sets)
+
+
+def has_pictures(place: Path) -> bool:
+    """Whether any file of a folder's parts, at any depth, is called like an image."""
+    files = (path for where in loose_parts(place).values() for path in where.rglob("*"))
+    return any(path.suffix.lower() in SUFFIXES for path in files)
 
 
 def pack_pictures(place: Path | str, file: Path, *, channels: int | None) -> dict[str, int]:

@@ -9,10 +9,18 @@ from pathlib import Path
 import torch
 from torch.nn.functional import interpolate
 
-from pdecnn.data.arrays import KINDS, Source, array_dimension, array_names, read_arrays
+from pdecnn.data.arrays import (
+    KINDS,
+    ArrayFiles,
+    Source,
+    array_dimension,
+    array_names,
+    read_arrays,
+)
 from pdecnn.data.image_set import DataSet, ImageSet, balanced_split
 from pdecnn.data.images import (
     PACKED,
+    has_pictures,
     image_classes,
     image_names,
     read_image_folder,
@@ -170,6 +178,8 @@ def recognize(place: Path) -> dict[str, int]:
     dimension = dimension_of(place)
     if dimension is not None:
         return {"segmented": dimension}
+    if place.suffix == PACKED and (packed := _recognize_packed(place)):
+        return packed
     if place.suffix in (".npz", ".safetensors") or any(place.glob("*.npy")):
         return {"arrays": array_dimension(place)}
     found = {
@@ -183,7 +193,20 @@ def recognize(place: Path) -> dict[str, int]:
         with suppress(DataError):
             image_classes(place)
             found = {"images": 2}
+    if not found and place.is_dir():
+        with suppress(DataError):
+            found = {"pictures": 2} if has_pictures(place) else {}
     return found
+
+
+def _recognize_packed(file: Path) -> dict[str, int]:
+    """What `pdecnn data pack` made of pictures or sounds; {}: arrays of other kinds."""
+    arrays = ArrayFiles(file)
+    if {"rate", "class_names"} < arrays.names:
+        return {"sounds": 1}
+    if {"x_train", "size_train", "name_train"} <= arrays.names:
+        return {"pictures": len(arrays.shape("x_train")) - 2}
+    return {}
 
 
 def _holds(place: Path, versions: tuple[PublishedFolder, ...]) -> bool:

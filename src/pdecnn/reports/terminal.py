@@ -317,7 +317,9 @@ def print_level(run: Run, figures: dict[str, Any] | None) -> None:
         soft_wrap=True,
     )
     if figures is None:
-        console.print("How accurate it is was not measured: --evaluate does.")
+        has_classes = make_run_task(run.config).has_classes
+        how = "--evaluate" if has_classes else f"`pdecnn evaluate {run.folder}`"
+        console.print(f"How accurate it is was not measured: {how} does.", soft_wrap=True)
         return
     rows = [
         (
@@ -348,11 +350,11 @@ def print_export(exported: dict[str, Any]) -> None:
     multiples = "" if cell == 1 else f" and a multiple of {cell}"
     size = exported["resized_to"]
     resized = "" if size is None else f"; resized to {' x '.join(map(str, size))}"
+    sizes = f"; {' and '.join(axes)} at least {exported['smallest_size']}{multiples}{resized}"
+    if isinstance(exported["input_axes"][-1], int):  # one size alone, which is said
+        sizes = ""
     print(f"{exported['file']}: written and compared with torch")
-    print(
-        f"  takes   {exported['pixels']} pixels ({', '.join(inputs)}); "
-        f"{' and '.join(axes)} at least {exported['smallest_size']}{multiples}{resized}"
-    )
+    print(f"  takes   {exported['pixels']} pixels ({', '.join(inputs)}){sizes}")
     gives = "scores" if exported["class_names"] else "features"
     if len(outputs) > _NUM_AXES_OF_SCORES:
         gives = "scores of each pixel" if exported["class_names"] else f"{SUBJECTS[len(axes)]}s"

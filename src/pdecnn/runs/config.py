@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
+from datetime import date
 from math import isqrt
 from pathlib import Path
 from types import NoneType
@@ -661,7 +662,7 @@ def convert(value: Any, hint: Any, key: str) -> Any:
     if NoneType in options and (value is None or value in NONE):
         return None
     # A single number will do as a list of one, and names need no quotes: opening,blocks.
-    items = [part.strip() for part in value.split(",")] if isinstance(value, str) else [value]
+    items = _listed(value) if isinstance(value, str) else [value]
     for candidate in (value, items):
         for option in options:
             converted = _convert_one(candidate, option)
@@ -669,6 +670,12 @@ def convert(value: Any, hint: Any, key: str) -> Any:
                 return converted
     wanted = " or ".join(_describe(option) for option in options if option is not NoneType)
     raise ConfigError(f"{key} must be {wanted}, found {quoted(value)}")
+
+
+def _listed(text: str) -> list[str]:
+    """The words of a,b or [a,b]."""
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    return [part.strip() for part in inner.split(",")]
 
 
 _NO = object()
@@ -679,8 +686,8 @@ def _convert_one(value: Any, hint: Any) -> Any:
         item = get_args(hint)[0]
         if not isinstance(value, list | tuple):
             return _NO
-        # Groups may be called by numbers, and need no quotes for that.
-        named = item is str and all(type(entry) in (int, str) for entry in value)
+        # Groups may be called by numbers or days, and need no quotes for that.
+        named = item is str and all(type(entry) in (int, date, str) for entry in value)
         items = [_convert_one(str(entry) if named else entry, item) for entry in value]
         return _NO if any(entry is _NO for entry in items) else tuple(items)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):

@@ -187,6 +187,8 @@ def predict_images(
         if not file.name.lower().endswith(kinds):
             subject = network.subject
             raise DataError(f"{file}: is no {subject} file; they end in {', '.join(kinds)}")
+        if not file.exists():
+            raise DataError(f"{file}: no such file; check the path")
         if targets.count(target) > 1:
             raise DataError(f"{target}: would be written for two images; rename one of them")
         if target.resolve() == file.resolve():

@@ -148,11 +148,13 @@ def _axes(network: Network) -> list[str]:
 
 
 def _only_size(network: Network) -> list[int]:
-    """The length of sounds; the largest images for which the network is bounded, where it does
-    not resize them."""
+    """The length of sounds; the largest images for which the network is bounded, where it neither
+    resizes them nor is bounded for all."""
     config, preprocessing = network.config, network.preprocessing
     if preprocessing.rate is not None and preprocessing.size is not None:
         return list(preprocessing.size)
+    if config.is_field and config.opening != "bounded":  # stable steps of fields are for any size
+        return []
     if config.certified_size is None or preprocessing.size is not None:
         return []
     return [n * preprocessing.pooling for n in config.certified_size]

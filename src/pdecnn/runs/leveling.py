@@ -200,7 +200,8 @@ def _on_level(config: RunConfig, network: Network, settings: dict[str, Any]) -> 
     """The config with which the network is trained on: its level, a single one."""
     training = replace(config.training, level_epochs=None, level_sizes=None, level_steps=None)
     new = replace(config, training=training).with_settings(settings)
-    data = _data_on_level(new.data, network.preprocessing)
+    is_remeshed = network.config.mesh_size != config.network.mesh_size
+    data = _data_on_level(new.data, network.preprocessing, is_remeshed=is_remeshed)
     if new.network != config.network or new.seed != config.seed:
         raise ConfigError(
             "network and seed of a coarsened or refined run are those of its original"
@@ -215,12 +216,12 @@ def _on_level(config: RunConfig, network: Network, settings: dict[str, Any]) -> 
     return replace(new, network=network.config, data=data)
 
 
-def _data_on_level(data: DataConfig, preprocessing: Preprocessing) -> DataConfig:
+def _data_on_level(
+    data: DataConfig, preprocessing: Preprocessing, *, is_remeshed: bool
+) -> DataConfig:
     size = preprocessing.size
     if data.name in ("pictures", "segmented", "sounds"):
-        sounds = data.sounds()
-        own_size = None if sounds is None else (sounds.length,)
-        if preprocessing.pooling > 1 or size != own_size:
+        if is_remeshed:
             raise ConfigError(
                 f"a run on {data.name} reads them neither averaged nor resized; pass --time alone, "
                 f"or change the mesh of its network in Python (coarsen_in_space, refine_in_space)"

@@ -337,9 +337,8 @@ def _unread(name: str, place: Path) -> str:
         fitting, remark = list_recipes("*_images*"), " with --set data.name=arrays"
     if not fitting:
         return (
-            f"{said}; no recipe reads what lies there: it is neither a folder with one of images "
-            f"for each class, nor sound files, nor arrays x and y ({KINDS}), nor a data set of the "
-            f"paper as published"
+            f"{said}; no recipe reads what lies there: it is neither a folder of images nor one of "
+            f"sounds, nor arrays x and y ({KINDS}), nor a data set of the paper as published"
         )
     return f"{said}; name one that does: {', '.join(fitting)}{remark}"
 

@@ -1,6 +1,7 @@
 """From a folder of images to a denoiser, its figures and its images; resumed to the bit."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from pdecnn.data.images import pack_pictures
 from pdecnn.errors import ConfigError, DataError
 from pdecnn.reports.robustness_files import draw_attacked_fields
 from pdecnn.runs import predict_images
-from pdecnn.runs.leveling import coarsen
+from pdecnn.runs.export import export
+from pdecnn.runs.leveling import coarsen, refine
 from pdecnn.runs.preparation import make_run_task, read_splits
 from tests.runs import assert_resumed_to_the_bit, call, fingerprint
 from tests.unit.data.test_pictures import write_picture
@@ -139,6 +141,14 @@ def test_images_are_written_by_their_stem_and_nothing_is_overwritten(trained, fo
     with pytest.raises(DataError, match="for two images"):
         predict_images(trained.folder, [files[0], tmp_path / "other"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_name_misspelled_at_the_end_leaves_no_answers_to_the_others(trained, folder, tmp_path):
+    """They were written, and with the name mended refused as being there already."""
+    files = [folder / "test" / "0.png", folder / "test" / "O.png"]
+    with pytest.raises(DataError, match=r"O\.png: no such file; check the path"):
+        predict_images(trained.folder, files, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_line_from_folder_to_images(trained, folder, tmp_path, capsys, monkeypatch):
@@ -337,7 +347,42 @@ def test_settings_of_classes_are_refused(name, value, folder):
         config_for("parabolic", folder, **{f"training__{name}": value})
 
 
-def test_a_coarser_mesh_of_pictures_is_refused_for_what_it_is(trained, tmp_path):
-    """It was refused for data.standardize and others, which nobody had set."""
+@pytest.mark.parametrize("change", [coarsen, refine])
+def test_another_mesh_of_pictures_is_refused_for_what_it_is(change, trained, tmp_path):
+    """Coarser it was refused for data.standardize and others, which nobody had set; finer it was
+    made, to be trained and measured on the same pictures."""
     with pytest.raises(ConfigError, match=r"on pictures reads them neither .* pass --time alone"):
-        coarsen(trained, space=2, output=tmp_path / "coarse")
+        change(trained, space=2, output=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("command", ["coarsen", "refine"])
+def test_accuracies_of_a_denoiser_are_not_compared_once_it_is_made(
+    command, trained, tmp_path, capsys, monkeypatch
+):
+    found = call(
+        capsys, monkeypatch, command, trained.folder, "--time", 1 if command == "coarsen" else 2,
+        "--evaluate", "--output", tmp_path / "other",
+    )  # fmt: skip
+    assert found.code == 2
+    assert "--evaluate compares accuracies, and" in found.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_denoiser_with_more_steps_is_sent_to_a_command_that_measures_it(
+    trained, tmp_path, capsys, monkeypatch
+):
+    """It was sent to --evaluate, which refuses it."""
+    finer = tmp_path / "finer"
+    found = call(capsys, monkeypatch, "refine", trained.folder, "--time", 2, "--output", finer)
+    assert found.stdout.endswith(f"was not measured: `pdecnn evaluate {finer}` does.\n")
+
+
+def test_a_stable_denoiser_is_exported_for_images_of_any_size(tmp_path, capsys):
+    """The file took images of network.certified_size alone, at which its norms are computed."""
+    config = replace(config_for("parabolic_stable", tmp_path).network, in_channels=1)
+    pdecnn.Network(config, pdecnn.Preprocessing(standardize="none")).save_pretrained(tmp_path / "n")
+    exported = export(tmp_path / "n", tmp_path / "n.pt2")
+    assert exported["input_axes"] == ["batch", 1, "height", "width"]
+    sizes = {shape[2:] for shape in map(tuple, exported["compared_shapes"])}
+    assert any(max(size) > 8 for size in sizes)

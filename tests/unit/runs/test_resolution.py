@@ -5,12 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pdecnn.data.images import pack_pictures
 from pdecnn.data.published import CIFAR10, CIFAR100_PYTHON, STL10
+from pdecnn.data.sounds import SoundSettings, pack_sounds
 from pdecnn.errors import CheckpointError, ConfigError, DataError
 from pdecnn.networks.registry import DYNAMICS, TUNED_NETWORKS
-from pdecnn.runs.recipes import recipe, resolve_run
+from pdecnn.runs.recipes import list_recipes, recipe, resolve_run
 from pdecnn.runs.runs import create_run, fresh_folder, newest_folder
 from tests.published_data import write_version
+from tests.sound_files import write_speakers
+from tests.unit.data.test_pictures import write_picture
 
 
 def test_nothing_said_is_the_default_recipe():
@@ -67,16 +71,34 @@ def write_images(place):
         (place / name).mkdir()
 
 
+def write_loose(place):
+    (place / "photo.jpg").touch()
+
+
+def pack_loose(place):
+    write_picture(place / "photos" / "a.png", 4, 5)
+    pack_pictures(place / "photos", place / "data.npz", channels=None)
+
+
+def pack_tones(place):
+    write_speakers(place / "speakers")
+    settings = SoundSettings(seconds=0.1, rate=8000, label="^([a-z]+)_")
+    pack_sounds(place / "speakers", place / "data.npz", settings)
+
+
 def several_data_sets(place):
     write_version(place / "cifar10", CIFAR10)
     write_version(place, STL10)
 
 
 TUNED = ("cifar10", "cifar100", "images", "stl10")
+OTHERS = ("denoising", "sounds")
 STABLE = ("cifar10", "digits", "images", "signals", "volumes")
 
 
 def names_of(*kinds):
+    if kinds[0] in OTHERS:
+        return list_recipes(f"*_{kinds[0]}")
     stable = [f"parabolic_stable_{kind}" for kind in kinds if kind in STABLE]
     large = ["parabolic_stable_large_cifar10"] if "cifar10" in kinds else []
     tuned = [f"{one}_{kind}_tuned" for kind in kinds if kind in TUNED for one in TUNED_NETWORKS]
@@ -100,6 +122,9 @@ ARRAYS = "with --set data.name=arrays"
         (lambda place: write_version(place, CIFAR100_PYTHON), "cifar-100-python", ["cifar100"], ""),
         (lambda place: write_version(place, STL10), "stl10_binary", ["stl10"], ""),
         (several_data_sets, "", ["cifar10", "stl10"], ""),
+        (write_loose, "", ["denoising"], ""),
+        (pack_loose, "data.npz", ["denoising"], ""),
+        (pack_tones, "data.npz", ["sounds"], ""),
         (lambda place: (place / CIFAR10.archive).touch(), "", ["cifar10"], ""),
         (lambda place: (place / STL10.archive).touch(), STL10.archive, ["stl10"], ""),
         (lambda place: (place / "a.tgz").touch(), "a.tgz", ["cifar10", "cifar100", "stl10"], ""),

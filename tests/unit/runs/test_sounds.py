@@ -11,6 +11,7 @@ from pdecnn.cli.application import parse_assignments
 from pdecnn.data.sounds import pack_sounds
 from pdecnn.diagnostics.lipschitz import check_known
 from pdecnn.errors import ConfigError, DataError
+from pdecnn.reports.terminal import print_export
 from pdecnn.runs.export import export
 from pdecnn.runs.leveling import coarsen, refine
 from pdecnn.runs.preparation import read_splits
@@ -97,11 +98,13 @@ def test_sounds_of_another_length_are_refused_not_stretched(trained):
         pdecnn.load(trained.folder).preprocess(torch.zeros(2, 1, 400))
 
 
-def test_an_exported_network_takes_sounds_of_their_length(trained, tmp_path):
+def test_an_exported_network_takes_sounds_of_their_length(trained, tmp_path, capsys):
     found = export(trained.folder, tmp_path / "network.pt2")
     assert found["input_axes"] == ["batch", 1, 800]
     assert found["resized_to"] is None
     assert {shape[2] for shape in found["compared_shapes"]} == {800}
+    print_export(found)  # which said that 800 are at least 800
+    assert "float32 pixels (batch, 1, 800)\n" in capsys.readouterr().out
 
 
 def test_a_sound_for_a_network_of_signals_is_refused(tmp_path):
@@ -179,9 +182,18 @@ def test_settings_that_sounds_cannot_have_are_refused(settings, found):
 
 
 @pytest.mark.parametrize(
-    ("said", "found"), [("3", ("3",)), ("[2, 3]", ("2", "3")), ("03", ("03",))]
+    ("said", "found"),
+    [
+        ("3", ("3",)),
+        ("[2, 3]", ("2", "3")),
+        ("03", ("03",)),
+        ("[02, 03]", ("02", "03")),
+        ("[ann,bob]", ("ann", "bob")),
+        ("2026-05-01", ("2026-05-01",)),
+        ("2026-05-01,2026-05-02", ("2026-05-01", "2026-05-02")),
+    ],
 )
-def test_groups_may_be_called_by_numbers(said, found):
+def test_groups_may_be_called_by_numbers_and_days_and_stand_in_brackets(said, found):
     settings = parse_assignments([f"data.test_groups={said}", r"data.group=(\d+)"])
     assert pdecnn.recipe("parabolic_sounds").with_settings(settings).data.test_groups == found
 
