@@ -107,9 +107,11 @@ class Trainer:
         self.num_samples = len(train) * (1 if patches is None else patches.repeats)
         self.steps_per_epoch = self.num_samples // config.batch_size
         if self.steps_per_epoch == 0:
+            what = f"{network.subject}s" if patches is None else "patches"
+            more = "data.fraction" if patches is None else "data.repeats"
             raise ConfigError(
                 f"training.batch_size={config.batch_size} is larger than the {self.num_samples} "
-                f"training {network.subject}s; lower it, or raise data.fraction"
+                f"training {what}; lower it, or raise {more}"
             )
         _check_share(config, ranks, network.num_classes)
         self._assemble(network, None if config.average_decay is None else deepcopy(network))

@@ -347,6 +347,15 @@ def test_settings_of_classes_are_refused(name, value, folder):
         config_for("parabolic", folder, **{f"training__{name}": value})
 
 
+def test_a_batch_of_more_patches_than_an_epoch_has_names_the_setting_that_makes_more(
+    folder, tmp_path
+):
+    config = config_for("parabolic", folder, training__batch_size=100)
+    wanted = r"larger than the 32 training patches; lower it, or raise data\.repeats"
+    with pytest.raises(ConfigError, match=wanted):
+        pdecnn.train(config, output=tmp_path / "run")
+
+
 @pytest.mark.parametrize("change", [coarsen, refine])
 def test_another_mesh_of_pictures_is_refused_for_what_it_is(change, trained, tmp_path):
     """Coarser it was refused for data.standardize and others, which nobody had set; finer it was
