@@ -284,7 +284,8 @@ class Network(nn.Module):
         pretrained.check_described(self, made)
 
     def _check_images(self, images: Tensor) -> None:
-        refuse_replicas([self])
+        if "_is_replica" in vars(self):  # asked here, since a call costs more
+            refuse_replicas([self])
         config = self.config
         if not images.is_floating_point():
             raise ValueError(
