@@ -38,6 +38,16 @@ def test_without_classes_a_network_returns_its_features(name):
     assert network(images).shape == (3, 5)
 
 
+@pytest.mark.parametrize("name", ["parabolic_digits", "parabolic_stable_digits"])
+def test_without_classes_every_weight_that_is_trained_has_a_gradient(name):
+    network = pdecnn.create_model(name, num_classes=0)
+    network(torch.rand(3, 1, 8, 8)).sum().backward()
+    for key, weight in network.named_parameters():
+        assert (weight.grad is not None) == weight.requires_grad, key
+    network.reset_classifier(5)
+    assert all(weight.requires_grad for weight in network.parameters())
+
+
 def test_the_trained_classifier_is_a_linear_map_of_those_features(published):
     images = published.preprocess(torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8))
     bare = pdecnn.create_model(WAVE, pretrained=True, num_classes=0).eval()
