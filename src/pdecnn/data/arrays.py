@@ -14,7 +14,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from pdecnn.data.image_set import LARGEST_IN_MEMORY, DataSet, ImageSet, StoredImages, number_groups
-from pdecnn.errors import DataError, bad_file_refused
+from pdecnn.errors import DataError, bad_file_refused, in_one_line
 
 Array = npt.NDArray[Any]
 Source = Path | str | Mapping[str, Any]
@@ -132,7 +132,7 @@ class HeldArrays(ArrayFiles):
         self.place, self.is_folder = Path("the arrays given"), False
         self._names = arrays.get("class_names")
         self.arrays = {
-            name: _held(values, may_be_text=name.startswith("group"))
+            name: _held(values, self.path(name), may_be_text=name.startswith("group"))
             for name, values in arrays.items()
             if name != "class_names"
         }
@@ -151,10 +151,16 @@ class HeldArrays(ArrayFiles):
         return None if self._names is None else tuple(map(str, self._names))
 
 
-def _held(values: Any, *, may_be_text: bool) -> Array:
-    if may_be_text and not isinstance(values, Tensor):
+def _held(values: Any, path: str, *, may_be_text: bool) -> Array:
+    if isinstance(values, np.ndarray) or (may_be_text and not isinstance(values, Tensor)):
         return np.asarray(values)
-    return _to_numpy(torch.as_tensor(values).detach().cpu())
+    try:
+        return _to_numpy(torch.as_tensor(values).detach().cpu())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"{path} must be a tensor or an array of numbers, found {type(values).__name__}; "
+            f"{in_one_line(error)}"
+        ) from error
 
 
 def _to_numpy(tensor: Tensor) -> Array:

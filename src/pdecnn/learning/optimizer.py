@@ -36,6 +36,11 @@ class ProjectedSGD(torch.optim.Optimizer):
     def __init__(
         self, module: nn.Module, *, learning_rate: float, config: OptimizerConfig | None = None
     ) -> None:
+        if not isinstance(module, nn.Module):
+            raise ConfigError(
+                f"ProjectedSGD takes a module, whose stencils it keeps in their box, found "
+                f"{type(module).__name__}; pass the network itself, not its parameters()"
+            )
         learning_rate = check_number("learning_rate", learning_rate, smallest=0)
         self.config = OptimizerConfig() if config is None else config
         super().__init__(module.parameters(), {"lr": learning_rate})

@@ -130,8 +130,9 @@ class Network(nn.Module):
         features: Tensor
         if self.config.connector == "invertible":
             features = self.open(images)
-            state = propagate_chain(*self._chain, features)
-            return finish_chain(self._chain[0], state, features.dtype)
+            blocks, changes = self._chain()
+            state = propagate_chain(blocks, changes, features)
+            return finish_chain(blocks, state, features.dtype)
         self._check_images(images)
         features = self.opening(images)
         for block, connector in zip(self.blocks, self.connectors, strict=True):
@@ -186,16 +187,15 @@ class Network(nn.Module):
 
     def propagate(self, features: Tensor) -> State:
         """The state after all blocks of invertible levels, from the features of `open`."""
-        return propagate_chain(*self._chain, features)
+        return propagate_chain(*self._chain(), features)
 
     def reverse(self, state: State) -> Tensor:
         """The features from which `propagate` reaches `state`.
 
         In mode 'exact' bit for bit through all levels: the features rounded to the grid.
         """
-        return reverse_chain(*self._chain, state)
+        return reverse_chain(*self._chain(), state)
 
-    @property
     def _chain(self) -> tuple[list[Block], list[Resolution]]:
         """The blocks, and the change of resolution after each."""
         blocks = [block for block in self.blocks if isinstance(block, Block)]
@@ -211,7 +211,7 @@ class Network(nn.Module):
     def forward_intermediates(self, images: Tensor) -> list[Tensor]:
         """The features after each block, before its connector; as in `forward` a state goes on."""
         if self.config.connector == "invertible":
-            return chain_intermediates(*self._chain, self.open(images))
+            return chain_intermediates(*self._chain(), self.open(images))
         intermediates = [self.blocks[0](self.open(images))]
         for connector, block in zip(self.connectors[:-1], self.blocks[1:], strict=True):
             intermediates.append(block(connector(intermediates[-1])))

@@ -145,6 +145,11 @@ def as_tensor(images: Tensor | npt.NDArray[Any]) -> Tensor:
     """A tensor as it is; of a numpy array one, unless it is in a form that many others take."""
     if isinstance(images, Tensor):
         return images
+    if not isinstance(images, np.ndarray):
+        raise ValueError(
+            f"images must be a tensor or a numpy array with axes (batch, channels, ...), found "
+            f"{type(images).__name__}"
+        )
     if images.dtype.kind not in "uif":
         raise ValueError(f"images must be uint8 or floating in [0, 1], found {images.dtype}")
     shape, axes = images.shape, range(1, images.ndim - 1)
@@ -165,7 +170,7 @@ def as_tensor(images: Tensor | npt.NDArray[Any]) -> Tensor:
                 f"images must be uint8 or floating in [0, 1], found {low:g} to {high:g}; divide "
                 f"them by 255, or pass them as uint8"
             )
-    return torch.from_numpy(np.ascontiguousarray(images))
+    return torch.from_numpy(np.ascontiguousarray(images, images.dtype.newbyteorder("=")))
 
 
 def average_pool(images: Tensor, factor: int) -> Tensor:

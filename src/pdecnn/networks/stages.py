@@ -138,6 +138,8 @@ class Classifier(Stage):
         self.bias = nn.Parameter(torch.zeros(self.num_classes))
         with torch.no_grad():
             self.weight.normal_(0, 0.1).clamp_(-0.2, 0.2)
+        if self.num_classes == 0:  # they never have a gradient, for which DDP would wait
+            self.requires_grad_(False)
 
     def compute(self, features: Tensor) -> Tensor:
         """Class scores of features (batch, channels, *spatial), in the dtype of the weights.

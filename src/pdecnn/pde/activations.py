@@ -118,6 +118,11 @@ _ACTIVATIONS = {activation.name: activation for activation in BUILT_IN}
 
 def register_activation(activation: Activation) -> Activation:
     """Make an activation known by its name, so that configs can hold it."""
+    if not isinstance(activation, Activation):
+        raise ConfigError(
+            f"register_activation takes an Activation, found {activation!r}; pass "
+            f"pdecnn.Activation(name=..., function=...)"
+        )
     if activation.name in _ACTIVATIONS:
         raise ConfigError(f"an activation named {activation.name!r} is registered already")
     _ACTIVATIONS[activation.name] = activation

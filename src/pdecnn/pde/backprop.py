@@ -568,6 +568,8 @@ def _distinct_weights(steps: Sequence[Layers]) -> _Weights:
 
 def _autocast_settings(device_type: str) -> dict[str, Any]:
     """The arguments with which torch.autocast restores what holds now."""
+    if device_type == "meta":  # which has no autocast
+        device_type = "cpu"
     return {
         "device_type": device_type,
         "enabled": torch.is_autocast_enabled(device_type),

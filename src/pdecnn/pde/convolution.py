@@ -284,7 +284,8 @@ def check_features(features: Tensor, channels: int, dimension: int, weight: Tens
         features.dtype,
         weight.dtype,
     )
-    if not convertible or not torch.is_autocast_enabled(features.device.type):
+    converts = convertible and not features.is_meta  # which has no autocast
+    if not converts or not torch.is_autocast_enabled(features.device.type):
         raise ValueError(
             f"features are {features.dtype} but the weights {weight.dtype}; convert them with "
             f".to({weight.dtype}){', or compute under torch.autocast' if convertible else ''}"

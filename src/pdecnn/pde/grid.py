@@ -86,7 +86,7 @@ class Grid:
         """
         limit = self.limit(dtype)
         # Where every operator is followed nothing is reversed, and numbers cannot be looked at.
-        if torch.compiler.is_compiling() or is_followed():
+        if torch.compiler.is_compiling() or is_followed() or extent.is_meta:
             return
         # Not even the limit itself: it is also what limit + 2^-bits, a tie, is rounded to.
         if _deferred is not None:

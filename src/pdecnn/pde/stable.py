@@ -132,6 +132,8 @@ class OperatorNorm(nn.Module):
             bound = convolution.norm_bound(self.size, any_size=self.any_size)
             self._number = float(torch.tensor(bound * (1 + 8 * eps) + _TINY))
             self._values, self._filled = values.clone(), None
+            if self.bound.is_meta:  # no file holds it: weights were put in the place of meta ones
+                self.bound = torch.zeros_like(self.bound, device=values.device)
         if self._filled is not self.bound:
             self._filled = self.bound.fill_(self._number)
         self._seen = (stencil, stencil._version)

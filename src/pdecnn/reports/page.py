@@ -21,7 +21,7 @@ from pdecnn.reports.page_runs import PageRun, ShownRun, names_of, read_page_runs
 from pdecnn.reports.page_summary import draw_config, draw_summary
 from pdecnn.reports.robustness import draw_attacks, draw_certificates
 from pdecnn.runs.preparation import Device, make_run_task
-from pdecnn.runs.runs import Run, Weights
+from pdecnn.runs.runs import Run, Weights, as_run
 from pdecnn.version import __version__
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,10 @@ _ICON = "data:image/svg+xml," + (
 
 
 def report(
-    runs: Sequence[str | Path],
+    runs: str | Path | Run | Sequence[str | Path | Run],
     output: str | Path = "report.html",
     *,
-    data: Sequence[str | Path] = (),
+    data: str | Path | Sequence[str | Path] = (),
     weights: Weights = "best",
     num_images: int = 12,
     diagnosis: bool = True,
@@ -54,11 +54,13 @@ def report(
     `data` says where the data of the runs lie now: nothing, one place for all, or one for each.
     What is wrong with the weights of a run is logged as a warning.
     """
+    runs = [runs] if isinstance(runs, str | Path | Run) else runs
+    data = [data] if isinstance(data, str | Path) else data
     if not runs:
         raise ConfigError("a report is of one run at least, found none")
     output = Path(output)
     check_output(output)
-    opened = [Run(run) for run in runs]
+    opened = [as_run(run) for run in runs]
     tasks = [make_run_task(run.config) for run in opened]
     if not any(task.has_classes for task in tasks):
         if len({type(task) for task in tasks}) > 1:

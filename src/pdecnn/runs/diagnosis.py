@@ -161,9 +161,9 @@ def diagnose(
 def attack(
     run: str | Path | Run,
     *,
-    epsilons: Sequence[float] = EPSILONS,
+    epsilons: float | Sequence[float] = EPSILONS,
     norm: Norm = "linf",
-    methods: Sequence[AttackMethod] = METHODS,
+    methods: AttackMethod | Sequence[AttackMethod] = METHODS,
     restarts: int = RESTARTS,
     num_steps: int = NUM_STEPS,
     seed: int = 0,
@@ -183,6 +183,8 @@ def attack(
     """
     if norm not in NORMS:
         raise unknown_name("norm", norm, NORMS)
+    epsilons = [epsilons] if isinstance(epsilons, int | float) else epsilons
+    methods = [methods] if isinstance(methods, str) else methods
     if not epsilons:
         raise ConfigError("there must be at least one epsilon")
     if num_images is not None:

@@ -114,8 +114,8 @@ def read_run(
 
 
 def predict(
-    run: str | Path,
-    images: Sequence[str | Path] | Tensor | npt.NDArray[Any],
+    run: str | Path | Run,
+    images: str | Path | Sequence[str | Path] | Tensor | npt.NDArray[Any],
     *,
     top: int = 3,
     weights: Weights = "best",
@@ -155,7 +155,7 @@ def predict(
     return results
 
 
-def _ready(run: str | Path, weights: Weights, device: Device) -> Network:
+def _ready(run: str | Path | Run, weights: Weights, device: Device) -> Network:
     network = load(run, weights).to(resolve_device(device))
     refuse_nonfinite(network, Path(run))
     return network
@@ -232,7 +232,7 @@ def _write_answer(network: Network, target: Path, answer: Tensor, source: Path) 
 
 
 def _samples(
-    network: Network, images: Sequence[str | Path] | Tensor | npt.NDArray[Any]
+    network: Network, images: str | Path | Sequence[str | Path] | Tensor | npt.NDArray[Any]
 ) -> Iterator[tuple[list[str], Tensor]]:
     """What is to be classified, file by file, with names."""
     if isinstance(images, Tensor | np.ndarray):
@@ -275,10 +275,17 @@ def _sound(network: Network, path: Path) -> Tensor:
     return read_wave(path, rate=rate, length=size[0])[None]
 
 
-def _found_files(paths: Sequence[str | Path]) -> list[Path]:
+def _found_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     """The files, and those of folders by name."""
     found: list[Path] = []
-    for path in map(Path, paths):
+    listed = [paths] if isinstance(paths, str | Path) else paths
+    for place in listed:
+        if not isinstance(place, str | Path):
+            raise DataError(
+                f"what to classify must be files, folders or one array of samples (n, channels, "
+                f"*spatial), found {type(place).__name__} in a list; make one array of them"
+            )
+    for path in map(Path, listed):
         if not path.is_dir():
             found.append(path)
             continue

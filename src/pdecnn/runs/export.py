@@ -32,7 +32,7 @@ from pdecnn.pde.block import Block
 from pdecnn.pde.convolution import SPATIAL_AXES
 from pdecnn.pde.grid import deferred_checks
 from pdecnn.runs.preparation import load
-from pdecnn.runs.runs import Weights
+from pdecnn.runs.runs import Run, Weights
 
 TOLERANCE = 1e-5
 """The largest difference of a score from torch's, relative to the largest score of the batch."""
@@ -45,7 +45,7 @@ Scorer = Callable[[Tensor], Tensor]
 
 
 def export(
-    source: str | Path,
+    source: str | Path | Run,
     file: str | Path,
     *,
     kind: Kind | None = None,

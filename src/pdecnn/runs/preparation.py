@@ -524,11 +524,12 @@ def make_preprocessing(config: DataConfig, train: ImageSet) -> Preprocessing:
 # ------------------------------------------------------------------ weights
 
 
-def load(path: str | Path, weights: Weights = "best") -> Network:
+def load(path: str | Path | Run, weights: Weights = "best") -> Network:
     """The trained network of a run directory or `save_pretrained` folder, in evaluation mode.
 
     The name of a model with published weights will do where no path is called so.
     """
+    path = os.fspath(path)
     if published_name(path) is None and os.path.isfile(Path(path) / MODEL):
         return Network.from_pretrained(path).eval()
     return read_weights(open_run(path), weights).eval()

@@ -79,6 +79,12 @@ class Run:
                 f"{self.folder}: not a run directory (no {CONFIG}); pass what `pdecnn train` made"
             )
 
+    def __fspath__(self) -> str:
+        """Its folder: a run will do wherever a path does."""
+        return str(self.folder)
+
+    __str__ = __fspath__
+
     @cached_property
     def config(self) -> RunConfig:
         """The resolved config the run was made with."""

@@ -1,6 +1,7 @@
 """One run from config to summary, resumable at any point: open, prepare, restore, train, finish."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -123,11 +124,11 @@ def notes_shown_by(show: Callable[[str], None]) -> Iterator[None]:
 def train(
     config: RunConfig,
     *,
-    data: tuple[Any, ...] | Mapping[str, Any] | None = None,
+    data: tuple[Any, ...] | Mapping[str, Any] | str | Path | None = None,
     output: str | Path | None = None,
     resume: bool = False,
     device: Device = "auto",
-    initial: str | Path | None = None,
+    initial: str | Path | Run | None = None,
     foreign: bool = False,
     listener: Listener | None = None,
 ) -> Run:
@@ -135,21 +136,25 @@ def train(
 
     `data` takes the place of the config's: samples and labels (x, y), tensors or numpy arrays
     with the axes of `pdecnn.data.read_arrays`, or with groups (x, y, group), which are never
-    split between training, validation and test, or several such parts by its names. `initial` is a
-    run, a `save_pretrained` folder or a model with published weights to take the weights from;
-    with `foreign` it may be a file of torch.save, of which the tensors alone are read. With
-    `resume` the newest checkpoint that verifies is taken; a finished run is left as it is. What
-    is worth a line is logged
-    (`logging.getLogger("pdecnn")`).
+    split between training, validation and test, or several such parts by its names, or a file of
+    arrays. `initial` is a run, a `save_pretrained` folder or a model with published weights to take
+    the weights from; with `foreign` it may be a file of torch.save, of which the tensors alone are
+    read. With `resume` the newest checkpoint that verifies is taken; a finished run is left as it
+    is. What is worth a line is logged (`logging.getLogger("pdecnn")`).
 
     Of several processes that torchrun started each calls this; rank 0 alone writes and speaks.
     """
+    if not isinstance(config, RunConfig):
+        raise ConfigError(
+            f"train takes a RunConfig, found {config!r}; for a recipe by name use recipe(name)"
+        )
     if initial is not None:
-        place = published_name(initial) or str(Path(initial).absolute())
+        place = published_name(os.fspath(initial)) or str(Path(initial).absolute())
         config = replace(config, initial=place)
-    arrays = _by_name(data) if isinstance(data, tuple) else data
-    if arrays is not None:
-        settings = replace(config.data, name="arrays", folder=None, channels=None)
+    arrays = _by_name(data)
+    if data is not None:
+        folder_of_data = None if arrays is not None else str(data)
+        settings = replace(config.data, name="arrays", folder=folder_of_data, channels=None)
         config = replace(config, data=settings)
     with StopSignals() as signals:
         where = resolve_device(device)
@@ -185,7 +190,17 @@ def train(
     return run
 
 
-def _by_name(data: tuple[Any, ...]) -> dict[str, Any]:
+def _by_name(
+    data: tuple[Any, ...] | Mapping[str, Any] | str | Path | None,
+) -> Mapping[str, Any] | None:
+    """The arrays by their names; None: those of the config, or of a file."""
+    if data is None or isinstance(data, Mapping | str | Path):
+        return data if isinstance(data, Mapping) else None
+    if not isinstance(data, tuple):
+        raise DataError(
+            f"data must be (x, y), (x, y, group), arrays by name or a file of arrays, found "
+            f"{type(data).__name__}"
+        )
     if len(data) not in (2, 3):
         raise DataError(f"data must be (x, y) or (x, y, group), found {len(data)} arrays")
     return dict(zip(("x", "y", "group"), data, strict=False))

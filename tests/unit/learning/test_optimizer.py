@@ -416,3 +416,8 @@ def test_any_module_that_contains_blocks_is_projected(box):
     for weight in module.parameters():
         bounded = float(weight.detach().abs().max()) <= 0.01
         assert bounded == (box == "all" or (box == "stencils" and id(weight) in stencils))
+
+
+def test_parameters_in_place_of_their_module_are_refused():
+    with pytest.raises(ConfigError, match="found generator; pass the network itself"):
+        ProjectedSGD(nn.Linear(2, 2).parameters(), learning_rate=0.1)

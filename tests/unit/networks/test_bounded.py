@@ -158,3 +158,12 @@ def test_steps_of_tanh_cannot_be_frozen_nor_numbers():
         pdecnn.freeze_steps(network)
     with pytest.raises(ConfigError, match="numbers already"):
         pdecnn.freeze_steps(make("parabolic_digits"))
+
+
+@pytest.mark.parametrize("name", STABLE[:2])
+def test_weights_put_in_the_place_of_meta_ones_have_their_bounds(name):
+    network, images = images_for(name)
+    with torch.device("meta"):
+        empty = make(f"parabolic_stable_{name}")
+    empty.load_state_dict(network.state_dict(), assign=True)
+    assert torch.equal(empty.eval()(images), network(images))

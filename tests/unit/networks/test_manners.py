@@ -1,5 +1,6 @@
 """timm's manners: networks without classes, features alone, images of other channels."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -36,6 +37,21 @@ def test_without_classes_a_network_returns_its_features(name):
     assert torch.equal(features, pooled)
     network.reset_classifier(5)
     assert network(images).shape == (3, 5)
+
+
+@pytest.mark.parametrize("name", ["parabolic_digits", "parabolic_stable_digits"])
+def test_without_classes_every_weight_that_is_trained_has_a_gradient(name):
+    network = pdecnn.create_model(name, num_classes=0)
+    network(torch.rand(3, 1, 8, 8)).sum().backward()
+    for key, weight in network.named_parameters():
+        assert (weight.grad is not None) == weight.requires_grad, key
+    network.reset_classifier(5)
+    assert all(weight.requires_grad for weight in network.parameters())
+
+
+def test_tools_that_look_at_all_attributes_get_through():
+    for name in ("parabolic_digits", "parabolic_stable_digits", "hamiltonian_denoising"):
+        assert dict(inspect.getmembers(pdecnn.create_model(name)))["num_weights"] > 0
 
 
 def test_the_trained_classifier_is_a_linear_map_of_those_features(published):

@@ -142,3 +142,15 @@ def test_second_derivatives_through_reversal_are_refused(name, backprop):
     images = images_for(network, 8, 8).requires_grad_()
     with pytest.raises(RuntimeError, match="use backprop='stored' or 'checkpointed'"):
         torch.autograd.grad(network(images).square().sum(), images, create_graph=True)
+
+
+@pytest.mark.parametrize("backprop", ["reversible", "exact"])
+@pytest.mark.parametrize("name", ["hamiltonian_digits", "second_order_denoising"])
+def test_a_network_that_runs_backwards_says_its_shapes_on_the_meta_device(name, backprop):
+    with torch.device("meta"):
+        network = make(name, backprop=backprop)
+    images = torch.empty(2, 1, 8, 8, device="meta", requires_grad=True)
+    scores = network(images)
+    scores.sum().backward()
+    assert scores.shape == make(name)(torch.zeros(2, 1, 8, 8)).shape
+    assert images.grad.shape == images.shape

@@ -261,3 +261,15 @@ def test_numpy_arrays_of_other_kinds_are_refused():
     for array in (np.zeros((1, 1, 8, 8), np.int64), np.full((1, 1, 8, 8), "a")):
         with pytest.raises(ValueError, match=r"images must be uint8 or floating in \[0, 1\]"):
             Preprocessing().apply(array)
+
+
+def test_what_is_no_array_is_refused_in_words():
+    network = create_model("parabolic_digits")
+    with pytest.raises(ValueError, match=r"must be a tensor or a numpy array .* found list"):
+        network.preprocess([[[[0.0] * 8] * 8]])
+
+
+def test_arrays_in_the_byte_order_of_another_machine_are_read():
+    network = create_model("parabolic_digits")
+    images = np.random.default_rng(0).random((2, 1, 8, 8), np.float32)
+    assert torch.equal(network.preprocess(images.astype(">f4")), network.preprocess(images))

@@ -134,3 +134,8 @@ def test_layers_can_be_copied_and_sent_to_another_process(name):
 def test_random_modules_and_classes_are_refused(function):
     with pytest.raises(ConfigError, match=r"random|function of a tensor"):
         SymmetricLayer(2, activation=function)
+
+
+def test_a_plain_function_is_not_registered():
+    with pytest.raises(ConfigError, match="register_activation takes an Activation, found <built"):
+        register_activation(torch.relu)

@@ -631,3 +631,12 @@ def test_every_equation_has_its_html(dynamics, normalization, activation):
 def test_a_report_of_no_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="one run at least"):
         pdecnn.report([], tmp_path / "report.html")
+
+
+def test_the_report_of_one_run_needs_no_list(tmp_path):
+    run = pdecnn.train(small_config(training__epochs=1), output=tmp_path / "run", device="cpu")
+    pages = []
+    for name, given in {"run": run, "place": str(run.folder), "list": [run.folder]}.items():
+        page = pdecnn.report(given, tmp_path / f"{name}.html", data=(), diagnosis=False)
+        pages.append(page.read_bytes())
+    assert len(set(pages)) == 1

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import pdecnn
-from pdecnn.errors import DataError
+from pdecnn.errors import ConfigError, DataError
 
 SETTINGS = {
     "network.channels": [4, 4, 4],
@@ -50,3 +50,63 @@ def test_other_tensors_do_not_go_on_with_a_run(signals, tmp_path):
         pdecnn.train(config(), data=(-x, y), output=run.folder, resume=True)
     again = pdecnn.train(config(), data=(x, y), output=run.folder, resume=True)
     assert again.is_finished
+
+
+@pytest.fixture(scope="module")
+def trained(signals, tmp_path_factory):
+    return pdecnn.train(config(), data=signals, output=tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_a_run_will_do_wherever_its_folder_does(trained, signals, tmp_path):
+    x, _ = signals
+    rows = pdecnn.predict(trained.folder, x[:2, None])
+    assert pdecnn.predict(trained, x[:2, None]) == rows
+    assert pdecnn.load(trained).num_classes == 3
+    again = pdecnn.train(config(), data=signals, output=tmp_path / "run", initial=trained)
+    assert again.config.initial == str(trained.folder)
+
+
+def test_one_file_need_not_be_in_a_list(trained, signals, tmp_path):
+    np.save(tmp_path / "waves.npy", signals[0][:2, None].numpy())
+    rows = pdecnn.predict(trained, [tmp_path / "waves.npy"])
+    assert pdecnn.predict(trained, str(tmp_path / "waves.npy")) == rows
+
+
+def test_a_list_of_arrays_is_refused_in_words(trained, signals):
+    with pytest.raises(DataError, match="found Tensor in a list; make one array of them"):
+        pdecnn.predict(trained, list(signals[0][:2, None]))
+
+
+def test_a_run_on_a_file_of_arrays_knows_its_data(signals, tmp_path):
+    path = tmp_path / "signals.npz"
+    np.savez(path, x=signals[0].numpy(), y=signals[1].numpy())
+    run = pdecnn.train(config(), data=path, output=tmp_path / "run")
+    assert pdecnn.evaluate(run) == pdecnn.evaluate(run, data=path)
+
+
+def test_numbers_in_the_byte_order_of_another_machine_are_read(signals, tmp_path):
+    x, y = (values.numpy() for values in signals)
+    runs = [
+        pdecnn.train(config(), data=data, output=tmp_path / name)
+        for name, data in {"own": (x, y), "other": (x.astype(">f4"), y.astype(">i8"))}.items()
+    ]
+    assert runs[0].metrics == runs[1].metrics
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x, y: (x, np.array(list("abc"))[y]), "y must be whole numbers from 0 on"),
+        (lambda x, y: (x, ["abc"[label] for label in y]), "array y must be .* found list"),
+        (lambda x, y: torch.utils.data.TensorDataset(x, y), "found TensorDataset"),
+        (lambda x, y: [x, y], r"data must be \(x, y\), .* found list"),
+    ],
+)
+def test_data_of_another_form_is_refused_in_words(signals, change, words):
+    with pytest.raises(DataError, match=words):
+        pdecnn.train(config(), data=change(*signals))
+
+
+def test_the_name_of_a_recipe_is_refused_in_words():
+    with pytest.raises(ConfigError, match=r"train takes a RunConfig, found 'hamiltonian_digits'"):
+        pdecnn.train("hamiltonian_digits")

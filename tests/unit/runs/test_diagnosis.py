@@ -90,6 +90,14 @@ def test_an_attack_is_that_of_the_library(undisturbed):
     assert (found.restarts, found.num_steps, found.seed) == (2, 5, 7)
 
 
+def test_one_epsilon_and_one_method_need_not_be_in_lists(undisturbed):
+    alone, listed = (
+        small_attack(undisturbed, epsilons=epsilons, methods=methods)
+        for epsilons, methods in ((0.1, "fgsm"), ([0.1], ["fgsm"]))
+    )
+    assert alone.results == listed.results
+
+
 def test_an_attack_is_on_all_test_images_unless_told_otherwise(undisturbed):
     result = attack(undisturbed, epsilons=[0.1], methods=["fgsm"], device="cpu")
     assert result.num_images == len(read_digits().test)
