@@ -21,7 +21,7 @@ from pdecnn.runs.leveling import coarsen
 from pdecnn.runs.preparation import read_weights
 from pdecnn.runs.runs import Run, newest_folder
 from tests.manifests import write_manifest
-from tests.runs import Killed, Recorder, call, fingerprint, small_config
+from tests.runs import Killed, Recorder, call, fingerprint, finish, small_config, start
 
 TINY = {"network__channels": [2, 2], "network__num_steps": 1, "data__fraction": 0.05}
 CONFIG = small_config(**TINY, training__epochs=3)
@@ -232,6 +232,12 @@ def test_a_terminal_or_log_that_cannot_be_written_ends_no_training(tmp_path):
     assert pdecnn.train(CONFIG, output=tmp_path / "run", listener=recorder).is_finished
 
 
+def tiny_training(folder):
+    settings = [f"{key.replace('__', '.')}={value}" for key, value in TINY.items()]
+    options = [word for setting in settings for word in ("--set", setting)]
+    return ["train", "--output", str(folder), "--set", "training.epochs=1", *options]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a full device")
 def test_stdout_on_a_full_disk_ends_no_training_but_fails_a_result(tmp_path):
@@ -240,15 +246,22 @@ def test_stdout_on_a_full_disk_ends_no_training_but_fails_a_result(tmp_path):
             command = [sys.executable, "-m", "pdecnn", *arguments]
             return subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
 
-    settings = [f"{key.replace('__', '.')}={value}" for key, value in TINY.items()]
-    options = [word for setting in settings for word in ("--set", setting)]
     run_folder = str(tmp_path / "run")
-    done = run("train", "--output", run_folder, "--set", "training.epochs=1", *options)
+    done = run(*tiny_training(run_folder))
     assert (done.returncode, done.stderr) == (0, "")
     assert Run(tmp_path / "run").is_finished
     done = run("evaluate", run_folder)
     assert done.returncode == 1
     assert done.stderr == "pdecnn: No space left on device; make room, or write elsewhere\n"
+
+
+def test_a_reader_of_the_output_that_has_gone_ends_no_training(tmp_path):
+    process = start(*tiny_training(tmp_path / "run"))
+    process.stdout.close()  # as `| head -1`, or a `less` that was left
+    process.stdout = None
+    done = finish(process)
+    assert (done.code, done.stderr) == (0, "")
+    assert Run(tmp_path / "run").is_finished
 
 
 @pytest.mark.parametrize(

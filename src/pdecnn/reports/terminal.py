@@ -76,11 +76,20 @@ _REFRESH_SECONDS = 0.5
 _LARGEST_BAR, _WIDTH_BESIDE_BAR = 20, 77
 
 
+class _TrainingConsole(Console):
+    """Falls silent where its reader has gone, as in `pdecnn train | head`; rich would exit."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 class ConsoleListener(Listener):
     """A live bar on a terminal that can draw it, one plain line an epoch elsewhere."""
 
     def __init__(self, *, to_stderr: bool = False) -> None:
-        self.console = Console(stderr=to_stderr, highlight=False, markup=False, emoji=False)
+        self.console = _TrainingConsole(
+            stderr=to_stderr, highlight=False, markup=False, emoji=False
+        )
         # A log, or a terminal that can move no cursor, has no width to wrap at.
         self.console.soft_wrap = not self.console.is_interactive
         self.trainer: Trainer | None = None
