@@ -264,6 +264,27 @@ def test_a_reader_of_the_output_that_has_gone_ends_no_training(tmp_path):
     assert Run(tmp_path / "run").is_finished
 
 
+@pytest.mark.parametrize("setting", [None, "training.epochs=0"])
+def test_closed_streams_change_no_exit_code(setting, tmp_path, capsys, monkeypatch):
+    """As `>&-` and `2>&-` close them: Python then has None."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    more = [] if setting is None else ["--set", setting]
+    done = call(capsys, monkeypatch, *tiny_training(tmp_path / "run"), *more)
+    with sys.stdout, sys.stderr:
+        pass
+    assert done.code == (0 if setting is None else 2)
+    assert (tmp_path / "run" / "summary.json").exists() == (setting is None)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a full device")
+def test_an_error_that_cannot_be_told_has_its_exit_code(tmp_path):
+    command = [sys.executable, "-m", "pdecnn", *tiny_training(tmp_path / "run")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*command, "--set", "training.epochs=0"], stderr=full)
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize(
     "setting", ["network.step_size=1e39", "training.learning_rates=[1e39, 1e39, 1e39]"]
 )

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
@@ -238,8 +238,11 @@ def main() -> None:
     """Run a command; errors become one line and an exit code, with a traceback on --debug."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed before the command began, as by `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
             # File names may hold what the terminal's encoding does not: that ends no training.
             stream.reconfigure(errors="backslashreplace")
     # Its first import may tell of font caches: no concern of who trains a network.
@@ -258,7 +261,9 @@ def main() -> None:
             # One line, whatever it quotes; but a report of bad files has one for each.
             lines = [message] if isinstance(error, BadFilesError) else message.splitlines()
             speaker = f"pdecnn (rank {process_rank()}):" if process_rank() else "pdecnn:"
-            print(speaker, *lines, file=sys.stderr)
+            with suppress(OSError):  # whoever cannot be told why still gets the exit code
+                print(speaker, *lines, file=sys.stderr)
+        _end_output()
         sys.exit(code)
 
 
@@ -270,15 +275,16 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _end_output() -> None:
-    """Write what is left for stdout; if that cannot be, nothing that matters is lost.
+    """Write what is left for stdout and stderr; if that cannot be, nothing that matters is lost.
 
     Results are flushed as they are printed. What remains are words about a training, and an
     interpreter that cannot write them as it ends would call the training a failure.
     """
-    try:
-        sys.stdout.flush()
-    except OSError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except OSError:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def _speaks_of(error: Exception) -> bool:
