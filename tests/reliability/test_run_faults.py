@@ -296,6 +296,15 @@ def test_numbers_beyond_float32_are_refused(setting, tmp_path, capsys, monkeypat
     assert not (tmp_path / "run").exists()
 
 
+def test_threads_that_no_machine_can_start_are_refused(tmp_path, capsys, monkeypatch):
+    """They ended the process with a segmentation fault, or in OpenMP, without a word of ours."""
+    options = ("--output", tmp_path / "run", "--set", "training.num_threads=100000")
+    done = call(capsys, monkeypatch, "train", *options)
+    assert done.code == 2
+    assert "num_threads must be a whole number in [1, 4096], found 100000" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_no_processes_are_refused(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "0")
     done = call(capsys, monkeypatch, "train", "--output", tmp_path / "run")

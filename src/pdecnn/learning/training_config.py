@@ -282,7 +282,7 @@ class TrainingConfig(
         None,
         "CPU threads; None: as many as torch takes. Sums depend on it in their last bits, and "
         "tiny images are quickest on one.",
-        "[1, inf)",
+        "[1, 4096]",
     )
     freeze: tuple[Literal["opening", "blocks"], ...] = setting(
         (),
