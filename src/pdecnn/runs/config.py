@@ -642,7 +642,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings of a TOML file as dotted keys; 'recipe' names what it is a variant of."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
     except (ValueError, RecursionError) as error:

@@ -113,6 +113,13 @@ def test_a_toml_file_gives_dotted_keys(tmp_path):
     }
 
 
+def test_a_toml_file_may_begin_with_a_byte_order_mark(tmp_path):
+    """Editors of Windows write one."""
+    path = tmp_path / "variant.toml"
+    path.write_text("seed = 3\n", encoding="utf-8-sig")
+    assert read_settings(path) == {"seed": 3}
+
+
 @pytest.mark.parametrize("content", [b"a = = 1", b"a = 1\na = 2", b"\xff\xfe", b"\0"])
 def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path, content):
     path = tmp_path / "bad.toml"
