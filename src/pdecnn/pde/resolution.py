@@ -90,7 +90,7 @@ def _haar(cells: Tensor, grid: Grid | None, *, back: bool = False) -> Tensor:
     """
     dimension = cells.dim() - 2
     extent = None if grid is None else Extent(grid, (cells,))
-    values = cells.reshape(len(cells), -1, *(2,) * dimension, *cells.shape[2:])
+    values = cells.reshape(cells.shape[0], -1, *(2,) * dimension, *cells.shape[2:])
     axes = range(2, 2 + dimension)
     for axis in reversed(axes) if back else axes:
         first, second = values.unbind(axis)

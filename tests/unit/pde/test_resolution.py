@@ -72,6 +72,21 @@ def test_sums_that_leave_the_range_of_the_grid_are_refused(pair):
         Resolution(-1, "haar").apply(features.view(1, 64, 2).mT.reshape(1, 2, 64), grid)
 
 
+@pytest.mark.parametrize("kind", RESOLUTIONS)
+def test_an_exported_change_of_resolution_takes_any_batch(kind):
+    """Haar's was exported for the batch of the example alone, which torch refused."""
+
+    class Change(torch.nn.Module):
+        def forward(self, features):
+            return Resolution(1, kind).apply(features)
+
+    features = torch.rand(3, 1, 4, 4)
+    batch = torch.export.Dim("batch")
+    exported = torch.export.export(Change(), (features,), dynamic_shapes=({0: batch},)).module()
+    more = torch.rand(5, 1, 4, 4)
+    assert torch.equal(exported(more), Change()(more))
+
+
 def test_unknown_kinds_are_refused():
     with pytest.raises(ConfigError, match="space_to_depth"):
         Resolution(1, "pooling")
