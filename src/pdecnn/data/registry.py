@@ -11,6 +11,7 @@ from torch.nn.functional import interpolate
 
 from pdecnn.data.arrays import (
     KINDS,
+    PARTS,
     ArrayFiles,
     Source,
     array_dimension,
@@ -191,8 +192,8 @@ def recognize(place: Path) -> dict[str, int]:
         return {"sounds": 1}
     if not found and place.is_dir():
         with suppress(DataError):
-            image_classes(place)
-            found = {"images": 2}
+            # Classes that are all called so are parts with pictures in them.
+            found = {} if set(image_classes(place)) <= PARTS.keys() else {"images": 2}
     if not found and place.is_dir():
         with suppress(DataError):
             found = {"pictures": 2} if has_pictures(place) else {}

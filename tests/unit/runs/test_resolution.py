@@ -75,6 +75,12 @@ def write_loose(place):
     (place / "photo.jpg").touch()
 
 
+def write_loose_parts(place):
+    for part in ("train", "val", "test"):
+        (place / part).mkdir()
+        (place / part / "photo.jpg").touch()
+
+
 def pack_loose(place):
     write_picture(place / "photos" / "a.png", 4, 5)
     pack_pictures(place / "photos", place / "data.npz", channels=None)
@@ -123,6 +129,7 @@ ARRAYS = "with --set data.name=arrays"
         (lambda place: write_version(place, STL10), "stl10_binary", ["stl10"], ""),
         (several_data_sets, "", ["cifar10", "stl10"], ""),
         (write_loose, "", ["denoising"], ""),
+        (write_loose_parts, "", ["denoising"], ""),
         (pack_loose, "data.npz", ["denoising"], ""),
         (pack_tones, "data.npz", ["sounds"], ""),
         (lambda place: (place / CIFAR10.archive).touch(), "", ["cifar10"], ""),
