@@ -674,7 +674,9 @@ def convert(value: Any, hint: Any, key: str) -> Any:
 
 def _listed(text: str) -> list[str]:
     """The words of a,b or [a,b]."""
-    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    inner = text[1:-1]
+    if text != f"[{inner}]" or "[" in inner or "]" in inner:  # those of names such as [a],[b]
+        inner = text
     return [part.strip() for part in inner.split(",")]
 
 
