@@ -153,7 +153,7 @@ def train(
         config = replace(config, initial=place)
     arrays = _by_name(data)
     if data is not None:
-        folder_of_data = None if arrays is not None else str(data)
+        folder_of_data = None if arrays is not None else str(Path(str(data)).absolute())
         settings = replace(config.data, name="arrays", folder=folder_of_data, channels=None)
         config = replace(config, data=settings)
     with StopSignals() as signals:

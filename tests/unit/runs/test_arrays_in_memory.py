@@ -84,6 +84,15 @@ def test_a_run_on_a_file_of_arrays_knows_its_data(signals, tmp_path):
     assert pdecnn.evaluate(run) == pdecnn.evaluate(run, data=path)
 
 
+def test_a_run_on_a_file_knows_its_data_in_another_folder_too(signals, tmp_path, monkeypatch):
+    np.savez(tmp_path / "signals.npz", x=signals[0].numpy(), y=signals[1].numpy())
+    monkeypatch.chdir(tmp_path)
+    run = pdecnn.train(config(), data="signals.npz", output=tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert pdecnn.evaluate(run)["num_images"] > 0
+
+
 def test_numbers_in_the_byte_order_of_another_machine_are_read(signals, tmp_path):
     x, y = (values.numpy() for values in signals)
     runs = [
