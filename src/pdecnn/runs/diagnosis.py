@@ -1,6 +1,6 @@
 """A finished run under the magnifying glass: what PDE theory predicts of it, and robustness."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,7 @@ def attack(
     """
     if norm not in NORMS:
         raise unknown_name("norm", norm, NORMS)
-    epsilons = [epsilons] if isinstance(epsilons, int | float) else epsilons
+    epsilons = epsilons if isinstance(epsilons, Iterable) else [epsilons]
     methods = [methods] if isinstance(methods, str) else methods
     if not epsilons:
         raise ConfigError("there must be at least one epsilon")

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -91,11 +92,10 @@ def test_an_attack_is_that_of_the_library(undisturbed):
 
 
 def test_one_epsilon_and_one_method_need_not_be_in_lists(undisturbed):
-    alone, listed = (
-        small_attack(undisturbed, epsilons=epsilons, methods=methods)
-        for epsilons, methods in ((0.1, "fgsm"), ([0.1], ["fgsm"]))
-    )
-    assert alone.results == listed.results
+    listed = small_attack(undisturbed, epsilons=[0.25], methods=["fgsm"])
+    for epsilon in (0.25, np.float32(0.25)):
+        alone = small_attack(undisturbed, epsilons=epsilon, methods="fgsm")
+        assert alone.results == listed.results
 
 
 def test_an_attack_is_on_all_test_images_unless_told_otherwise(undisturbed):
