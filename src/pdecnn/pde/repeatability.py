@@ -166,7 +166,7 @@ def refuse_replicas(modules: Iterable[nn.Module]) -> None:
 
     What is computed backwards knows the parameters alone and would give these tensors no gradient.
     """
-    if any(getattr(module, "_is_replica", False) for module in modules):
+    if any("_is_replica" in vars(module) for module in modules):
         raise ConfigError(
             "nn.DataParallel runs copies without parameters, which neither networks nor blocks "
             "that are computed backwards can do with; use nn.parallel.DistributedDataParallel"
