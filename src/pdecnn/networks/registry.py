@@ -290,8 +290,8 @@ def create_model(
 
     `pretrained` is a `save_pretrained` folder, or True for the published weights of that name.
     `overrides` are fields of NetworkConfig. With `pretrained` all of them must be those of the
-    folder, but for `backprop`, which is the name's unless given, `grid_bits`, which is the folder's
-    unless given, and
+    folder, but for `backprop` and `grid_bits`, which unless given are the name's and the folder's,
+    and
 
     - `num_classes`: another number of classes gets a fresh classifier, 0 none: the network returns
       the `num_features` numbers that its classifier would meet;
